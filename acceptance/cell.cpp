@@ -19,7 +19,7 @@ namespace {
 using backend::Direction;
 namespace cudnn = backend::cudnn;
 
-/// For what has no default.
+/// For parameters without a default.
 zoo::Parameters parameters_of(const std::string& modifier) {
   using Int = std::int64_t;
   static const std::map<std::string, zoo::Parameters> kParameters{

@@ -29,8 +29,8 @@ struct CellResult {
 /// The devices that the table has columns for, one of each architecture.
 const std::vector<std::string>& devices();
 
-/// Every ready-made modifier, in both directions, for every device; a full bias with its gradient; and two modifiers
-/// with keys of head dim 192 beside values of 128.
+/// Every ready-made modifier, in both directions, for every device. Also a full bias with its gradient, and two
+/// modifiers with head dims 192 of keys and 128 of values.
 std::vector<Cell> cells();
 
 /// The modifier's name, and the head dims where they are not 128.
@@ -39,8 +39,8 @@ std::string modifier_text(const Cell& cell);
 /// "forward", "backward" or "backward and operand gradient".
 std::string direction_text(const Cell& cell);
 
-/// The problem that a cell's modifier is put into: batch 2, heads 4, sequence 512, bf16, BSHD, with windows and
-/// prefixes that matter at that length.
+/// The problem that a cell's modifier is put into: batch 2, heads 4, sequence 512, bf16, BSHD. Windows and prefixes
+/// matter at that length.
 AttentionProblem problem_of(const Cell& cell);
 
 /// Lowers with the patterns known for `patterns_version` ("9.19.0"), whatever cuDNN is loaded, and builds a plan for

@@ -1,6 +1,5 @@
-// Builds a real plan of every ready-made modifier, forward and backward, for every architecture, on this machine
-// without a device, and compares the answers with the table that is committed for this version of cuDNN. See
-// docs/plans.md.
+// Builds a real plan of every ready-made modifier, forward and backward, for every architecture, without a device.
+// Compares the answers with the committed table for this version of cuDNN. See docs/plans.md.
 
 #include <algorithm>
 #include <filesystem>

@@ -1,6 +1,5 @@
-// On a machine with a device: takes plans that `scoremod compile` built elsewhere out of a plan store, builds the same
-// ones here, runs both on the same inputs, and reports whether the outputs agree bit by bit and how the times compare.
-// See docs/plans.md.
+// Compares plans that `scoremod compile` built elsewhere with ones built here, on a machine with a device. Runs both on
+// equal inputs, and reports whether the outputs agree bit by bit and how the times compare. See docs/plans.md.
 
 #include <algorithm>
 #include <chrono>

@@ -17,7 +17,7 @@ Table read_table(const std::string& path);
 /// One result a line, so that a difference of two versions is readable.
 void write_table(const Table& table, const std::string& path);
 
-/// A line for every cell of `found` that is not as in `committed`, and for every one that only one of them has; with
+/// A line for every cell of `found` that differs from `committed`, and for every cell that only one of them has. With
 /// `subset`, cells that only `committed` has are left out.
 std::vector<std::string> differences(const Table& committed, const Table& found, bool subset);
 

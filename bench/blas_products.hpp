@@ -10,8 +10,8 @@ namespace scoremod::bench {
 using measure::BenchCase;
 using measure::Direction;
 
-/// OpenBLAS doing a case's matrix products and nothing else, whole [seq_q, seq_kv] products in float32 for one head
-/// after the other: Q K^T and P V forward; Q K^T, dO V^T, P^T dO, dS^T Q and dS K backward.
+/// A case's matrix products alone, by OpenBLAS: whole [seq_q, seq_kv] products in float32 for one head after the other.
+/// Q K^T and P V forward; Q K^T, dO V^T, P^T dO, dS^T Q and dS K backward.
 class BlasProducts {
  public:
   explicit BlasProducts(const BenchCase& bench_case);

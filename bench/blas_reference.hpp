@@ -18,7 +18,7 @@ class BlasReference final : public measure::Reference {
   void run(std::size_t) override { products_.run(); }
   bool writes_outputs() const override { return false; }
 
-  /// OpenBLAS's threads keep a core busy for a while after a product, waiting for the next one; what runs then has one
+  /// OpenBLAS's threads keep a core busy for a while after a product, waiting for the next one, so later work has one
   /// core less. They go to sleep after 2^26 cycles (its THREAD_TIMEOUT), some 30 ms.
   void rest() override { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }
 

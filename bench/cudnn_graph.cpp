@@ -101,8 +101,8 @@ Tensor constant(std::int64_t value) {
   return std::make_shared<fe::graph::Tensor_attributes>(static_cast<std::int32_t>(value));
 }
 
-/// A form's modifier in one direction's graph. Comparisons end in a select against -inf, and what cuDNN does not read
-/// rightly in the obvious shape has the shape that docs/cudnn_patterns.md names.
+/// A form's modifier in one direction's graph. Comparisons end in a select against -inf. Tensors that cuDNN misreads in
+/// the obvious shape have the shape that docs/cudnn_patterns.md names.
 class Modifier {
  public:
   Modifier(const BenchCase& bench_case, const ReferenceForm& form, GraphTensors& tensors) : form_(form) {
@@ -117,7 +117,7 @@ class Modifier {
     }
     if (form.query_documents.empty()) return;
     query_ids_ = tensors.input(form.query_documents, {p.batch, 1, p.seq_q, 1}, {p.seq_q, p.seq_q, 1, 1}, Type::INT32);
-    // What varies along the keys alone is wrong in backward.
+    // An operand that varies along the keys alone gives wrong results in backward.
     const bool forward = bench_case.direction == Direction::kForward;
     const Sizes dims{p.batch, 1, forward ? 1 : p.seq_q, p.seq_kv};
     const Sizes strides{p.seq_kv, p.seq_kv, forward ? p.seq_kv : 0, 1};
@@ -196,7 +196,7 @@ class Modifier {
   Tensor score_, tanh_;
 };
 
-/// What forward and backward attributes have in common.
+/// Sets the attributes that forward and backward share.
 template <class Attributes>
 void set_common(const ReferenceForm& form, const AttentionProblem& problem, const std::shared_ptr<Modifier>& modifier,
                 Attributes& attributes) {

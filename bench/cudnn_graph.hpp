@@ -20,7 +20,7 @@ class CudnnGraph {
   virtual ~CudnnGraph() = default;
 
   virtual std::size_t workspace_bytes() const = 0;
-  /// What execute()'s pointers are, in its order: "q", "k", "v", "o", "lse", "d_o", "dq", "dk", "dv", the name of an
+  /// The tensors of execute()'s pointers, in order: "q", "k", "v", "o", "lse", "d_o", "dq", "dk", "dv", the name of an
   /// operand, or "d_" and that.
   virtual const std::vector<std::string>& tensors() const = 0;
   /// The cudaStream_t for execute() of all graphs. Throws Error(kEnvironment).

@@ -1,4 +1,4 @@
-// Measures scoremod on the cases of a file, each beside a reference: on the host OpenBLAS doing the same matrix
+// Measures scoremod on the cases of a file, each beside a reference. On the host that is OpenBLAS doing its matrix
 // products alone, on a GPU the same attention by hand with cudnn-frontend.
 
 #include <iostream>
@@ -98,7 +98,7 @@ int run(Arguments& arguments) {
   std::optional<PeakMemory> memory;
   const bool on_host = !result.plans.on_device && result.first_error() == nullptr;
   if (on_host && !arguments.no_memory) memory = measure_peak_memory(32768, threads);
-  // Not before: what compiles the cases elsewhere must come before anything of CUDA's is loaded.
+  // Not earlier: the process that compiles the cases must start before any CUDA library is loaded.
   benchmark.origin.versions = versions();
   if (!benchmark.out.empty()) {
     nlohmann::ordered_json report = report_json(result, benchmark);

@@ -8,8 +8,8 @@
 
 namespace scoremod::bench {
 
-/// What one forward call at a long sequence adds to a process that already holds its inputs and outputs, every page
-/// touched.
+/// The memory that one forward call at a long sequence adds to a process that already holds its inputs and outputs,
+/// every page touched.
 struct PeakMemory {
   std::int64_t batch = 1, heads = 1, seq = 32768, dim = 64;
   std::int64_t input_output_bytes = 0;

@@ -8,7 +8,7 @@
 
 namespace scoremod::bench {
 
-/// The performance targets beside what was found: a line each, with MISSED where one is not met.
+/// The performance targets beside the results: a line each, with MISSED if one is not met.
 std::string host_targets(const measure::BenchmarkResult& result, const std::optional<PeakMemory>& memory);
 std::string device_targets(const measure::BenchmarkResult& result);
 

@@ -11,8 +11,8 @@ namespace scoremod::bench {
 using measure::BenchCase;
 using measure::Direction;
 
-/// A case's attention as somebody would write it by hand with cudnn-frontend: what a case's "reference" says. Parts of
-/// the score come first, then masks by comparison, then the causal band, which cuDNN recognises when it is last.
+/// A case's attention as somebody would write it by hand with cudnn-frontend, from its "reference". Parts of the score
+/// come first, then masks by comparison, then the causal band, which cuDNN recognises when it is last.
 struct ReferenceForm {
   bool causal = false;
   std::optional<std::int64_t> window;  ///< q - kv < window; only beside causal

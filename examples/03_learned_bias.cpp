@@ -1,5 +1,5 @@
-// The backward pass is derived, also for the tensors that a score_mod reads: here a learned bias for each head and
-// distance between query and key.
+// The backward pass is derived, also for the tensors that a score_mod reads. Here it is a learned bias for each head
+// and distance between query and key.
 #include <cmath>
 #include <cstdio>
 #include <vector>

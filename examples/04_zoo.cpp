@@ -14,7 +14,7 @@ int main() {
   for (const float slope : zoo::alibi_slopes(6)) std::printf(" %g", slope);
   std::printf("\n\n");
 
-  // By name, for files and tools: the entry says which operands it needs, and of which shape.
+  // By name, for files and tools: the entry says which operands it needs, and their shapes.
   const zoo::Sizes sizes{.batch = 2, .heads = 6, .seq_q = 128, .seq_kv = 128};
   const std::vector<zoo::Modifier> modifiers{zoo::make("alibi", {}, sizes),
                                              zoo::make("soft_cap", {{"cap", 30.0}}, sizes),

@@ -1,5 +1,5 @@
-// A compiled Attention is used again and again, with memory that the caller keeps; offsets let a part of a larger
-// problem see its true positions. Here the queries are cut in two, and each half gives what the whole gives.
+// A compiled Attention is used again and again, with memory that the caller keeps. Offsets let a part of a larger
+// problem see its true positions. Here the queries are cut in two, and each half gives the results of the whole.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -22,7 +22,7 @@ constexpr int kHeads = 2, kLength = 96, kDim = 32;
 AttentionProblem problem_of(int queries) {
   AttentionProblem problem;
   problem.heads_q = kHeads;
-  problem.heads_kv = 1;  // both query heads share one key/value head
+  problem.heads_kv = 1;  // both query heads share one KV head
   problem.seq_q = queries;
   problem.seq_kv = kLength;
   problem.dim_qk = problem.dim_v = kDim;

@@ -1,5 +1,5 @@
-// Is what a backend computes right? check() runs it on random inputs and compares every output with a float64 oracle;
-// the tolerance comes from the inputs, not from a constant.
+// Are a backend's results right? check() runs it on random inputs and compares every output with a float64 oracle; the
+// tolerance comes from the inputs, not from a constant.
 #include <cstdio>
 
 #include <scoremod/check.hpp>

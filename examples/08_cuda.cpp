@@ -1,4 +1,4 @@
-// The same attention on an NVIDIA GPU where there is one, and on the CPU where there is none.
+// Attention on an NVIDIA GPU if there is one, and on the CPU otherwise.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

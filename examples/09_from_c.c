@@ -1,4 +1,4 @@
-/* The same from C99, and from every language that calls C: one header, a problem as JSON text, and buffers with their
+/* Attention from C99, and from every language that calls C: one header, a problem as JSON text, and buffers with their
  * sizes. Here the 4 heads have slopes by which scores fall with distance (ALiBi), and the slopes are learned. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -37,7 +37,7 @@ double number_of(const ir::Scalar<float>& value, Type type) {
   fail_bug("no such type");
 }
 
-/// Where each entry of a computed operand is evaluated.
+/// The indices at which each entry of a computed operand is evaluated.
 std::vector<reference::Element> elements_of(const AttentionProblem& problem, const cudnn::ComputedOperand& operand,
                                             bool diagonal) {
   const auto size_along = [&](Axis axis, std::int64_t size) {

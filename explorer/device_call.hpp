@@ -15,7 +15,7 @@
 
 namespace scoremod::explorer {
 
-/// A lowered problem and what its call binds.
+/// A lowered problem and the buffers of its call.
 struct PreparedCall {
   compiler::CompiledProblem compiled;
   backend::cudnn::LoweredModifier modifier;
@@ -33,7 +33,7 @@ class DeviceCall {
   DeviceCall(const PreparedCall& prepared, const ProblemInputs& inputs);
 
   void upload(backend::cudnn::Uid uid, const std::vector<std::byte>& bytes);
-  /// An output filled with NaN, so that what is never written shows.
+  /// An output filled with NaN, so that an unwritten element shows.
   void output(backend::cudnn::Uid uid, std::size_t bytes);
   void execute(const backend::cudnn::EnginePlan& plan);
   std::vector<std::byte> download(backend::cudnn::Uid uid) const;
@@ -48,8 +48,8 @@ class DeviceCall {
   std::optional<backend::cuda::DeviceMemory> workspace_;
 };
 
-/// The values of a computed operand, dense in the order of its axes; `diagonal`: one for each difference kv - q, from
-/// the smallest, in place of those for each (q, kv).
+/// The values of a computed operand, dense in the order of its axes. With `diagonal` there is one for each difference
+/// kv - q, from the smallest, in place of one for each (q, kv).
 std::vector<std::byte> compute_operand(const PreparedCall& prepared, const ProblemInputs& inputs,
                                        const backend::cudnn::ComputedOperand& operand, bool diagonal);
 

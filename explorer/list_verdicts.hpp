@@ -4,7 +4,7 @@
 
 namespace scoremod::explorer {
 
-/// Writes the verdicts of the trial runs that a plan store holds, as src/backend/cudnn/patterns/verdicts/ has them:
+/// Writes the verdicts of a plan store's trial runs in the format of src/backend/cudnn/patterns/verdicts/. They are
 /// those that were right for an architecture ("sm_90") and a cuDNN version ("9.19.0"), in the order of their keys.
 /// Returns how many. Throws Error(kEnvironment) for a folder or file that can't be read or written, and
 /// Error(kInvalidArgument) for a damaged record.

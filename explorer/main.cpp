@@ -1,5 +1,5 @@
 // The pattern explorer: tries every candidate pattern of writing a modifier for cuDNN on the current device, each in a
-// child process, against the float64 oracle, and writes the table that the cuDNN lowering reads. See
+// child process. It compares them with the float64 oracle and writes the table that the cuDNN lowering reads. See
 // docs/cudnn_patterns.md.
 
 #include <algorithm>
@@ -48,7 +48,7 @@ struct Job {
 /// A job that takes longer has hung.
 constexpr int kJobSeconds = 120;
 
-/// What a run was asked to do.
+/// The options of a run.
 struct Options {
   std::string output = "cudnn_patterns.json";
   std::string machine;  ///< noted in the table
@@ -60,7 +60,7 @@ struct Options {
   std::vector<std::string> left_out;  ///< parts of the names of patterns not to try
   std::string verdicts;               ///< the plan store to list, instead
   std::string work_of;                ///< the cuDNN version whose patterns' work to list, instead
-  std::string table;                  ///< a worker's: what was right, for the cases in_right_patterns
+  std::string table;                  ///< a worker's: the right patterns, for the cases in_right_patterns
 };
 
 bool is_wanted(const std::string& pattern, const Options& options) {
@@ -110,7 +110,7 @@ std::string first_reason(const std::string& text) {
 /// Which patterns a job's lowering may use.
 class RightPatterns {
  public:
-  /// Of the patterns that a table lacks, the one that ships with the library for this version, or the nearest, speaks.
+  /// For patterns that a table lacks, the table that ships with the library for this version, or the nearest, decides.
   explicit RightPatterns(const std::string& file) {
     if (file.empty()) return;
     std::ifstream stream(file);
@@ -180,7 +180,7 @@ int work(const Options& options) {
 /// The rows of the table by the number of their job.
 using Rows = std::map<std::size_t, Json>;
 
-/// What a run must find again, and did not.
+/// The known patterns that a run must find again, and did not.
 std::vector<std::string> missed_known_patterns(const Rows& rows, const Options& options) {
   std::vector<std::string> missed;
   for (const explorer::KnownPattern& known : explorer::known_bad_patterns()) {
@@ -205,7 +205,7 @@ void judge(const std::vector<std::string>& command, const std::vector<std::size_
   });
 }
 
-/// Times what is right, one case after the other: on a device that does nothing else.
+/// Times the right patterns, one case after the other: on a device that does nothing else.
 void time_all(const std::string& self, const std::string& table, Rows& rows) {
   std::vector<std::size_t> right;
   for (const auto& [number, row] : rows) {
@@ -262,8 +262,7 @@ int explore(const std::string& self, const Options& options) {
   return summarize(options, rows);
 }
 
-/// For tools/fit_score_costs.py: what the modifier of each case that --timed times makes a kernel do, a line of JSON
-/// each.
+/// For tools/fit_score_costs.py: the work of each --timed case's modifier in a kernel, a line of JSON each.
 int list_work(const std::string& cudnn_version) {
   const auto table = cudnn::shipped_pattern_table("sm_90", cudnn_version, cudnn::RowClass::kManyRows);
   for (const PatternCase& pattern : explorer::pattern_cases()) {

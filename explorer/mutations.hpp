@@ -13,15 +13,16 @@ Mutation direct_query_bound();
 Mutation operands_as_declared();
 /// Logical nodes compute in this type.
 Mutation logical_compute(backend::cudnn::ElementType type);
-/// What the lowering writes with the score first is written with an index expression first: x + y becomes y + x, and
+/// An index expression comes first if the lowering writes the score first: x + y becomes y + x, and -x + y becomes y -
+/// x.
 /// -x + y becomes y - x.
 Mutation index_before_score();
-/// Nodes read what identity casts read: int32 indices in FLOAT arithmetic.
+/// Nodes read the inputs of identity casts: int32 indices in FLOAT arithmetic.
 Mutation without_casts();
 /// Casts from f32 to i32 read their number as it is, not rounded towards zero beforehand.
 Mutation without_truncation();
-/// The first operand, which depends on q and kv by their difference only, has an entry for each difference: stride -1
-/// along q and 1 along kv.
+/// The first operand, which depends on q and kv by their difference only, has an entry for each. It has stride -1 along
+/// q and 1 along kv.
 Mutation along_the_diagonal(bool along_heads);
 /// select(not c, x, -inf) becomes select(c, -inf, x), the constant first.
 Mutation constant_first_select();

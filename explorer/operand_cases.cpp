@@ -32,7 +32,7 @@ void add_operand_uses(std::vector<PatternCase>& cases, const AxesText& axes, DTy
   if (dtype == DType::kI32) {
     uses = {"value = score + f32(x + b) * 0.25", "value = select(x - b >= 1, score, score * 0.25 - 1.0)"};
   }
-  // Once is enough for what differs from another pattern only in how it lies in memory.
+  // One case is enough if it differs from another pattern only in its memory layout.
   if (dtype == DType::kF16 || dtype == DType::kBF16 || like.layout != OperandLayout::kDense) uses.erase(uses.begin());
   for (const std::string& use : uses) {
     PatternCase made = like;
@@ -68,7 +68,7 @@ void add_operands(std::vector<PatternCase>& cases) {
   }
 }
 
-/// A bias whose gradient cuDNN writes, under a band, beside other terms, and behind what is no term.
+/// A bias whose gradient cuDNN writes, under a band, beside other terms, and inside functions.
 void add_operand_gradients(std::vector<PatternCase>& cases) {
   const char* const values[] = {"value = score + x", "value = score + x\nkeep = q_idx >= kv_idx",
                                 "value = x + score + f32(kv_idx - q_idx) * 0.05\nkeep = (q_idx + kv_idx) % 3 != 0"};

@@ -4,8 +4,8 @@
 
 namespace scoremod::explorer {
 
-/// An operand of every subset of the axes, type and layout, as the lowering gives it and as it is declared; and biases
-/// whose gradient cuDNN writes.
+/// An operand of every subset of the axes, type and layout, as the lowering writes it and as it is declared. Also
+/// biases whose gradient cuDNN writes.
 std::vector<PatternCase> operand_cases();
 
 }  // namespace scoremod::explorer

@@ -18,8 +18,8 @@ struct Setting {
   Layout layout;
 };
 
-/// Ragged sizes, several batches and heads, lengths that are no multiple of 128, head dims from 8 to 256, a value dim
-/// that differs, f16 and bf16, every layout. Those whose name begins with "one_row" have a single query.
+/// Uneven sizes, several batches and heads, lengths that are no multiple of 128, every layout. Head dims from 8 to 256,
+/// a value dim that differs, f16 and bf16. Names that begin with "one_row" have a single query.
 const std::vector<Setting>& settings();
 
 /// Changes a lowered modifier into another way to say the same, which the lowering does not use.
@@ -31,12 +31,12 @@ enum class OperandLayout : std::uint8_t {
   kStrided,  ///< the last dimension outermost, with gaps between neighbours
 };
 
-/// Of a backward in which cuDNN writes the gradient of the first operand, too: the operands' dtype beside the
-/// problem's.
+/// The operands' dtype relative to the problem's in a backward in which cuDNN writes the gradient of the first operand,
+/// too.
 enum class GradientDtype : std::uint8_t { kNone, kOfProblem, kOtherHalf };
 
-/// One pattern: a program that means something, and the way it is written for cuDNN. What the lowering makes of the
-/// program, if there is no mutation.
+/// One pattern: a program that means something, and the way it is written for cuDNN. Without a mutation that is the
+/// lowering's.
 struct PatternCase {
   std::string name{};                 ///< the name in the table
   std::string program{};              ///< text; "{shift}" stands for seq_kv - seq_q, "{length}" for seq_kv
@@ -45,19 +45,19 @@ struct PatternCase {
   bool as_written = false;            ///< leave out the passes, which would rewrite the program
   std::vector<std::string> denied{};  ///< patterns that the lowering may not use, so that it takes its next candidate
   OperandLayout layout = OperandLayout::kDense;
-  /// A whole program, written in those patterns only that were right by themselves: what the lowering makes of it.
+  /// A whole program, which the lowering writes in patterns that were right by themselves.
   bool in_right_patterns = false;
   GradientDtype operand_gradient = GradientDtype::kNone;  ///< where there is one, in backward alone
   int node_budget = 0;                                    ///< of the lowering; 0 for its own
   IndexOffsets offsets{};                                 ///< of the call; the lowering adds them where one is not 0
 
   bool has_gradient() const { return operand_gradient != GradientDtype::kNone; }
-  /// Of the f32 operands, in a problem of this dtype.
+  /// The dtype of the f32 operands, in a problem of this dtype.
   DType dtype_of_operands(DType problem) const;
 };
 
-/// Every candidate pattern: ops, comparisons, booleans, operand shapes and strides, index arithmetic, masks; and the
-/// patterns that were seen to be wrong or to crash on some version, which a run must find again.
+/// Every candidate pattern: ops, comparisons, booleans, operand shapes and strides, index arithmetic, masks. Patterns
+/// that were wrong or crashed on some version are included, which a run must find again.
 std::vector<PatternCase> pattern_cases();
 
 /// The patterns that cuDNN 9.19 was measured to get wrong, refuse or crash on, on sm_90: the negative control of an

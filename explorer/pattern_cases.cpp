@@ -20,7 +20,7 @@ using backend::cudnn::kIntegerFactorPattern;
 
 constexpr int kNoBudget = 1000;
 
-/// Of a forward modifier, whatever the shapes of a problem are.
+/// The node budget of a forward modifier, for all shapes of a problem.
 std::size_t forward_budget() {
   return static_cast<std::size_t>(backend::cudnn::node_budget(AttentionProblem{}, false));
 }
@@ -68,7 +68,7 @@ void add_float_ops(std::vector<PatternCase>& cases) {
   for (const auto& [name, text] : binary) add(cases, concat(name, ".f32"), concat("value = ", text));
 }
 
-/// Index expressions beside the score: what a node reads first, and as which type.
+/// Index expressions beside the score: the order and types of a node's inputs.
 void add_mixtures(std::vector<PatternCase>& cases) {
   const std::pair<const char*, const char*> sums[] = {{"add.f32", "f32(q_idx - kv_idx) * 0.03125 + score"},
                                                       {"sub.f32", "f32(q_idx - kv_idx) * 0.03125 - score"}};
@@ -106,7 +106,7 @@ void add_index_ops(std::vector<PatternCase>& cases) {
   add(cases, "identity.bool_to_i32", "value = score + f32(i32(q_idx - kv_idx > 3)) * 2.0");
 }
 
-/// What the lowering composes, or counts, or does beside single nodes.
+/// Adds the lowering's compositions, counts and other work beside single nodes.
 void add_compositions(std::vector<PatternCase>& cases) {
   add(cases, "lift.f32", "operand x: f32 [h, q_idx, kv_idx]\noperand y: f32 [h, q_idx, kv_idx]\nvalue = score + x * y");
   add(cases, "lift.i32", "operand x: i32 [h, q_idx, kv_idx]\nvalue = score + f32(x) * 0.25");
@@ -197,7 +197,7 @@ void add_avoided(std::vector<PatternCase>& cases) {
        {std::size_t{20}, std::size_t{40}, std::size_t{80}, forward_budget(), forward_budget() + 1}) {
     add(cases, concat("budget.", nodes), "value = score + 1.5", padded_to(nodes));
   }
-  // The same where forward and adjoint share it: each sin has a cos and a product, each factor a factor.
+  // Each sin that forward and adjoint share has a cos and a product, each factor a factor.
   const std::pair<int, int> sins_and_factors[] = {{7, 0}, {9, 0}, {5, 5}, {20, 0}, {15, 15}, {40, 20}};
   for (const auto& [sins, factors] : sins_and_factors) {
     std::string value = "score";

@@ -4,8 +4,8 @@
 
 namespace scoremod::explorer {
 
-/// Programs that show what no single pattern does: masks of every kind, rows without a key, very negative LSEs, values
-/// and adjoints that do not depend on the score, computed operands, and the node budget in backward.
+/// Programs whose effects no single pattern shows: masks of every kind, rows without a key, very negative LSEs, and the
+/// node budget in backward. They also have values and adjoints that do not depend on the score, and computed operands.
 std::vector<PatternCase> program_cases();
 
 }  // namespace scoremod::explorer

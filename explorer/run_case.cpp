@@ -188,8 +188,8 @@ constexpr int kTimedRepeats = 9;
 /// A larger operand would measure little but the memory's bandwidth, and take long to upload.
 constexpr std::size_t kMaxTimedOperandBytes = std::size_t{256} << 20;
 
-/// Inputs for timing: bf16 numbers of magnitude around one with all bits in use (a matrix product of constants draws
-/// less power and so runs faster than one of data). Empty when an operand is too large.
+/// Inputs for timing: bf16 numbers of magnitude around one with all bits in use. An MMA of constants draws less power
+/// and so runs faster than one of data. Empty when an operand is too large.
 ProblemInputs patterned_inputs(const AttentionProblem& problem) {
   const auto fill = [](std::size_t bytes) {
     std::vector<std::byte> data(bytes);

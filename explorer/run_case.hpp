@@ -21,9 +21,9 @@ struct CaseResult {
   std::vector<std::string> uses;  ///< the patterns in the lowered graph
 };
 
-/// Lowers the case's program into patterns that `allowed` is true of, applies the mutation, builds, runs on the current
-/// device with NaN-filled outputs and judges against the float64 reference. Each output's tolerance is twice the error
-/// of a plain evaluation in the same precision, plus half a unit in the last place of the dtype.
+/// Lowers the case's program into allowed patterns (`allowed`), applies the mutation, builds and runs on the current
+/// device with NaN-filled outputs. The float64 reference judges them. Each output's tolerance is twice the error of a
+/// plain evaluation in the same precision, plus half a unit in the last place of the dtype.
 CaseResult run_case(const PatternCase& pattern, const Setting& setting, backend::Direction direction,
                     const backend::cudnn::PatternFilter& allowed);
 
@@ -31,7 +31,7 @@ CaseResult run_case(const PatternCase& pattern, const Setting& setting, backend:
 std::optional<backend::cudnn::ModifierGraph> timed_modifier(const PatternCase& pattern, backend::Direction direction,
                                                             const backend::cudnn::PatternFilter& allowed);
 
-/// Median device milliseconds of the case at batch 4, heads 16, sequence 4096, head dim 128, bf16 BSHD; 0 when it can't
+/// Median device milliseconds of the case at batch 4, heads 16, sequence 4096, head dim 128, bf16 BSHD. 0 if it can't
 /// be built or an operand is too large. Only meaningful when nothing else runs on the device.
 double time_case(const PatternCase& pattern, backend::Direction direction,
                  const backend::cudnn::PatternFilter& allowed);

@@ -39,7 +39,7 @@ class Worker {
     [[maybe_unused]] const ssize_t written = write(input_, line.data(), line.size());
   }
 
-  /// Reads what there is. Returns false at the end of the output.
+  /// Reads all available bytes. Returns false at the end of the output.
   bool receive() {
     char chunk[4096];
     const ssize_t count = read(output_, chunk, sizeof(chunk));

@@ -10,7 +10,7 @@ namespace scoremod::explorer {
 struct JobResult {
   std::size_t job = 0;
   bool crashed = false;
-  std::string line;  ///< what the worker answered; when crashed: how the process ended
+  std::string line;  ///< the worker's answer; when crashed: how the process ended
 };
 
 /// Runs jobs in child processes: each worker reads job numbers, a line each, and answers each with one line. A worker

@@ -8,15 +8,15 @@
 
 namespace scoremod::fuzz {
 
-/// What must hold for every input; libFuzzer keeps the input for which it does not.
+/// Aborts if a property that every input must have does not hold, so that libFuzzer keeps the input.
 inline void expect(bool holds, const char* what) {
   if (holds) return;
   std::fprintf(stderr, "scoremod fuzz: this does not hold: %s\n", what);
   std::abort();
 }
 
-/// Whether `read` took its input. Refusing it is fine, as the caller's mistake or as unsupported; any other error is a
-/// finding, and so is any other exception, which passes through.
+/// Whether `read` took its input. It may refuse it as the caller's mistake or as unsupported. Any other error or
+/// exception is a finding and passes through.
 inline bool takes(const std::function<void()>& read) {
   try {
     read();

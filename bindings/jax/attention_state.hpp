@@ -18,14 +18,14 @@
 
 namespace scoremod::jax {
 
-/// A compiled attention, and what its calls needed when it was prepared, which suffices them from then on.
+/// A compiled attention, and the memory that its calls need, fixed when it was prepared.
 struct Prepared {
   std::shared_ptr<const Attention> attention;
   std::size_t forward_workspace = 0, backward_workspace = 0;
 };
 
-/// What one custom call of a compiled XLA program keeps: the compiled attention of each device that runs the program.
-/// It is made before the program first runs on the device and never while it runs, when a CUDA graph may be recorded.
+/// The compiled attentions of one custom call of an XLA program, one for each device. Each is made before the program
+/// first runs on its device, never during a run, which a CUDA graph may record.
 class AttentionState {
  public:
   /// `problem` is a problem's JSON; `options` name the memory, and no device.
@@ -34,15 +34,15 @@ class AttentionState {
   /// Makes the attention on a device, from the process's cache, which compiles it where it isn't yet. Throws Error.
   void prepare(int device);
 
-  /// The same for calls whose workspace, `needed` of what is prepared, is to be within `given` bytes: XLA has planned
-  /// the memory by what the attention needed on another device or in another process. Where what would be chosen
-  /// without a limit needs more, it is what is chosen within it; if nothing is, calls allocate.
+  /// Prepares calls with a workspace of at most `given` bytes; `needed` names the member that counts it. XLA planned
+  /// that memory by the attention's needs on another device or in another process. If the best choice needs more, one
+  /// that fits is chosen; if none fits, calls allocate.
   void prepare_within(int device, std::size_t Prepared::*needed, std::size_t given);
 
-  /// What was prepared on a device. Throws Error(kBug) for another one.
+  /// The attention that was prepared on a device. Throws Error(kBug) for another one.
   Prepared on(int device) const;
 
-  /// tensors_of() the problem: what each buffer of a call must be.
+  /// tensors_of() the problem, which each buffer of a call must match.
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   /// gradients_of() it, likewise.
   const std::vector<TensorInfo>& gradients() const { return gradients_; }
@@ -58,8 +58,8 @@ class AttentionState {
   std::set<int> within_;  ///< devices that prepare_within() has seen
 };
 
-/// The state of one platform's calls. XLA's library for the CPU and its plugin for CUDA each have a registry of types,
-/// where one number means different types: a number that the one has given must not be shown to the other.
+/// The state of one platform's calls. XLA's library for the CPU and its plugin for CUDA have separate registries, in
+/// which one number means different types. A number of one must not be shown to the other.
 template <class State, MemoryKind kMemory>
 class PlatformState : public State {
  public:
@@ -67,7 +67,7 @@ class PlatformState : public State {
   inline static xla::ffi::TypeId id = {};
   static constexpr xla::ffi::TypeInfo kInfo = xla::ffi::MakeTypeInfo<PlatformState>();
 
-  /// `rest` is what State's constructor takes beside the problem and the options.
+  /// `rest` are the arguments of State's constructor after the problem and the options.
   template <class... Rest>
   PlatformState(std::string problem, CompileOptions options, Rest... rest)
       : State(std::move(problem), in_memory(std::move(options)), rest...) {}

@@ -14,9 +14,9 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-/// Where tensors_of() has them.
+/// The positions of tensors in tensors_of().
 enum TensorNumber : std::size_t { kQ, kK, kV, kO, kLse, kFirstOperand };
-/// Where gradients_of() has them.
+/// The positions of gradients in gradients_of().
 enum GradientNumber : std::size_t { kDO, kDQ, kDK, kDV };
 
 constexpr std::size_t kWorkspaceAlignment = 64;
@@ -60,7 +60,7 @@ void check(const TensorInfo& tensor, const ffi::AnyBuffer& buffer) {
        text_of(buffer.element_type(), found));
 }
 
-/// Takes the buffers of a call one after the other, each held to what the problem says of it.
+/// Takes the buffers of a call one after the other, and checks each against the problem.
 class BufferReader {
  public:
   BufferReader(const std::vector<TensorInfo>& tensors, const ffi::RemainingArgs& arguments,

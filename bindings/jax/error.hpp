@@ -9,7 +9,7 @@
 
 namespace scoremod::jax {
 
-/// The XLA error that says what scoremod's error says.
+/// The XLA error with scoremod's message.
 inline xla::ffi::Error to_xla(const Error& error) {
   const std::string message = std::string("scoremod: ") + to_string(error.code()) + ": " + error.what();
   switch (error.code()) {

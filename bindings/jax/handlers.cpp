@@ -1,7 +1,7 @@
 // The symbols that Python registers with XLA. Every handler has the attributes `problem` (JSON) and `backends` (as
-// CompileOptions has them, with commas between them), and may have `new_sizes` ("wait" or "serve") and `scale` (f32,
-// which takes the place of the problem's); the backward ones also have `wanted` (i64 numbers of the operands whose
-// gradients are results). Handlers of any size have a problem whose batch and lengths are null.
+// CompileOptions has them, with commas between them). It may have `new_sizes` ("wait" or "serve") and `scale` (f32,
+// which overrides the problem's). The backward ones also have `wanted` (i64 numbers of the operands whose gradients are
+// results). Handlers of any size have a problem whose batch and lengths are null.
 
 #include <atomic>
 #include <cstddef>
@@ -31,17 +31,17 @@ using CudaAnySizeState = PlatformState<AnySizeState, MemoryKind::kCuda>;
 /// XLA numbers the devices that it makes of one CPU; to scoremod they are one.
 constexpr std::int32_t kHostDevice = 0;
 
-/// The CUDA device of which instantiation makes plans: one that this process uses. Others are prepared when a program
+/// The CUDA device that instantiation makes plans for: one that this process uses. Others are prepared when a program
 /// is about to run there.
 std::atomic<std::int32_t> first_cuda_device = 0;
 
-/// Where one call runs.
+/// The device and stream of one call.
 struct Place {
   std::int32_t device = kHostDevice;
   void* stream = nullptr;
 };
 
-/// Beside what the call's buffers have said.
+/// Adds to the options that the call's buffers have set.
 void set_options(const Place& place, const ffi::Dictionary& attributes, CallOptions& options) {
   options.stream = place.stream;
   if (!attributes.contains("scale")) return;
@@ -111,7 +111,7 @@ ffi::ErrorOr<std::unique_ptr<CudaState>> instantiate_on_cuda(ffi::Dictionary att
   return instantiate<CudaState>(attributes, first_cuda_device.load());
 }
 
-/// Before each run of a program, outside of what may be recorded.
+/// Runs before each run of a program, outside of any capture.
 template <std::size_t Prepared::*kNeeded>
 ffi::Error initialize_on_cuda(std::int32_t device, CudaState* state, ffi::RemainingRets results) {
   return guarded([&] { state->prepare_within(device, kNeeded, workspace_bytes(results)); });

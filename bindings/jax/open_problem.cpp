@@ -10,7 +10,7 @@ namespace {
 namespace ffi = xla::ffi;
 using nlohmann::json;
 
-/// Where a call's buffers have the tensors that say sizes.
+/// The positions of the buffers whose shapes give the sizes.
 enum ArgumentNumber : std::size_t { kQuery, kKey, kValue };
 
 [[noreturn]] void fail(const std::string& what) { throw Error(ErrorCode::kInvalidArgument, what); }
@@ -89,7 +89,7 @@ std::vector<std::int64_t> OpenProblem::sizes_of(const ffi::RemainingArgs& argume
     }
     if (size < 1) {
       fail(open.name + ": expected at least 1, found " + std::to_string(size) +
-           ": a program with open sizes runs no attention of nothing; leave the call out");
+           ": a program with open sizes runs no empty attention; leave the call out");
     }
     sizes.push_back(size);
   }

@@ -15,7 +15,7 @@
 
 namespace scoremod::jax {
 
-/// A problem whose batch and lengths each call brings. Its JSON has null in their place, and in shapes of operands.
+/// A problem whose batch and lengths come with each call. Its JSON has null in their place, and in shapes of operands.
 class OpenProblem {
  public:
   /// `first_operand` is the number of the call's buffer that is the first operand's. Throws

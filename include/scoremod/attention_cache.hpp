@@ -12,14 +12,13 @@ namespace scoremod {
 
 // Compiled attentions are kept for the rest of the process, on every backend: docs/cache.md.
 
-/// The attention that Attention::compile() makes of a problem, or the one that an earlier call has made of an equal one
-/// with equal options on the same device. The first that asks compiles; others that ask for the same meanwhile wait for
-/// that. Beyond the limit the least recently used are dropped; whoever holds one keeps it. Throws what compile()
-/// throws, which is not kept: the next to ask compiles again.
+/// The attention of a problem, as from Attention::compile(). Equal problems with equal options on one device share it.
+/// The first call compiles; others that ask meanwhile wait for that. Beyond the limit the least recently used are
+/// dropped; whoever holds one keeps it. Throws what compile() throws, which is not kept: the next call compiles again.
 SCOREMOD_API std::shared_ptr<const Attention> cached_attention(const AttentionProblem& problem,
                                                                const CompileOptions& options = {});
 
-/// Counts since the process began; entries is what is kept now.
+/// Counts since the process began; entries are the current ones.
 struct AttentionCacheStatistics {
   std::uint64_t hits = 0;
   std::uint64_t misses = 0;     ///< each began to compile
@@ -30,17 +29,17 @@ struct AttentionCacheStatistics {
 };
 SCOREMOD_API AttentionCacheStatistics attention_cache_statistics();
 
-/// How many are kept: 256, or what the environment variable SCOREMOD_CACHE_ATTENTIONS says; 0 keeps none.
+/// How many are kept: 256, or SCOREMOD_CACHE_ATTENTIONS from the environment; 0 keeps none.
 SCOREMOD_API std::size_t attention_cache_limit();
-/// Drops at once what is over the new limit.
+/// Drops at once those over the new limit.
 SCOREMOD_API void set_attention_cache_limit(std::size_t attentions);
 /// Drops all of them. The plans that they are made of may be kept elsewhere: clear_plan_cache().
 SCOREMOD_API void clear_attention_cache();
 
-/// What compiling has taken since the process began, whoever asked: attentions, support() and explain().
+/// Counts of all compiling since the process began: by attentions, support() and explain().
 struct CompileCounts {
-  /// Structures that the compiler ran for: problems that differ in sizes are one. What verification compiles for itself
-  /// is not counted.
+  /// Structures that the compiler ran for: problems that differ in sizes are one. Verification's own compiles are not
+  /// counted.
   std::uint64_t problems = 0;
   std::uint64_t forwards = 0;   ///< forward directions that were planned
   std::uint64_t backwards = 0;  ///< backward directions that were planned

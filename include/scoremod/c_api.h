@@ -8,7 +8,7 @@
  *   it with scoremod_text_free. It stays NULL when there is no memory for it.
  * - NULL where something is needed is SCOREMOD_INVALID_ARGUMENT. No C++ exception leaves the library.
  * - Texts that are passed in are read during the call only. Several threads may call at once, with the same attention
- *   too, as long as each call has its own outputs and workspace; destroying an attention must be the last use of it.
+ *   too, if each call has its own outputs and workspace. Destroying an attention must be the last use of it.
  * - A struct with struct_size grows only at its end. The caller sets struct_size to sizeof the struct, fields that the
  *   caller's header did not have count as zero, and zero always means the default.
  */
@@ -26,7 +26,7 @@ extern "C" {
 
 #define SCOREMOD_C_API __attribute__((visibility("default")))
 
-/* What came of a call; the numbers never change. */
+/* The outcome of a call; the numbers never change. */
 typedef int32_t scoremod_status;
 enum {
   SCOREMOD_OK = 0,
@@ -52,15 +52,15 @@ typedef struct scoremod_buffer {
   size_t bytes;
 } scoremod_buffer;
 
-/* A tensor that the program reads, by the name under which the program declares it. Lengths, offsets and page tables in
- * host memory are refused where they are out of range; in a device's memory offsets and lengths are clamped, and keys
- * of a block that the pool does not have are masked. */
+/* A tensor that the program reads, by the name under which the program declares it. Lengths, offsets and page tables
+ * that are out of range are refused in host memory. In device memory offsets and lengths are clamped, and keys of an
+ * invalid page are masked. */
 typedef struct scoremod_operand {
   const char* name;
   scoremod_const_buffer buffer;
 } scoremod_operand;
 
-/* Where the gradient of a float operand goes: dtype, shape and strides are the operand's. Overwritten, not added to. */
+/* The gradient of a float operand, with the operand's dtype, shape and strides. Overwritten, not added to. */
 typedef struct scoremod_operand_gradient {
   const char* name;
   scoremod_buffer buffer;
@@ -74,18 +74,17 @@ typedef struct scoremod_compile_options {
   int32_t threads;    /* CPU threads; 0: OMP_NUM_THREADS, or one for each core; SCOREMOD_THREADS is the most */
   int32_t has_device; /* not 0: `device` takes the place of the calling thread's current CUDA device */
   int32_t device;     /* its ordinal; the host is device 0 */
-  /* Where the calls' tensors will lie: "host" or "cuda"; NULL or "": in the named backend's memory, or on the host. */
+  /* The memory of the calls' tensors: "host" or "cuda"; NULL or "": the named backend's memory, or the host's. */
   const char* memory;
-  /* Whom to choose from: names alone, the first that supports the problem; names with a '-' before them are left out.
-   * None: what SCOREMOD_BACKENDS says, else the one that is predicted to be the fastest. */
+  /* The backends to choose from: the first named one that supports the problem; names after a '-' are left out.
+   * None: those of SCOREMOD_BACKENDS, else the one that is predicted to be the fastest. */
   const char* const* backends;
   size_t backend_count;
   size_t max_workspace;  /* bytes of device memory that a call may need; 0: SCOREMOD_MAX_WORKSPACE, or 8 GiB */
   int32_t autotune;      /* not 0: measure what may run at the first use, and remember the fastest */
   int32_t support_level; /* of scoremod_support: 0 builds and verifies as creating does; 1 builds nothing */
-  /* Where the fastest engine's plan has to be built first: 0 does what SCOREMOD_NEW_SIZES says, else what docs/plans.md
-   * says, which for most problems is 2; 1 waits; 2 serves at once with what is at hand, and with the faster plan from
-   * when it is built and verified. */
+  /* A call whose fastest plan has to be built first: 1 waits. 2 serves it by a plan that is ready, and later calls by
+   * the faster one as soon as it is built and verified. 0: SCOREMOD_NEW_SIZES, else docs/plans.md says it: mostly 2. */
   int32_t new_sizes;
 } scoremod_compile_options;
 
@@ -94,7 +93,7 @@ typedef struct scoremod_strides {
   int64_t batch, head, sequence, dim;
 } scoremod_strides;
 
-/* What a call says of an operand of a problem with open sizes. */
+/* The shape and strides of one operand in a call of a problem with open sizes. */
 typedef struct scoremod_operand_sizes {
   const char* name;
   size_t rank;            /* of `shape` and `strides` */
@@ -109,11 +108,11 @@ typedef struct scoremod_sizes {
   int64_t batch, heads_q, heads_kv, seq_q, seq_kv, tokens_q, tokens_kv;
   int64_t blocks, blocks_per_sequence; /* of the pool of paged keys, and of its page tables */
   const scoremod_strides *q, *k, *v, *o, *d_o, *dq, *dk, *dv;
-  const scoremod_operand_sizes* operands; /* those of which there is something to say */
+  const scoremod_operand_sizes* operands; /* those whose shape or strides the problem leaves open */
   size_t operand_count;
 } scoremod_sizes;
 
-/* What may differ from call to call without a new attention. */
+/* Options that may differ from call to call without a new attention. */
 typedef struct scoremod_call_options {
   size_t struct_size;
   void* stream;      /* a device backend's stream; the CPU ignores it */
@@ -173,15 +172,15 @@ SCOREMOD_C_API scoremod_status scoremod_attention_create(const char* problem_jso
 /* NULL is fine. */
 SCOREMOD_C_API void scoremod_attention_destroy(scoremod_attention* attention);
 
-/* The same as scoremod_attention_create, but shares what is compiled: equal problems with equal options on one device
- * are compiled once, and kept for the process as docs/cache.md says. The caller destroys *attention all the same. */
+/* As scoremod_attention_create, but equal problems with equal options on one device are compiled once, and kept for the
+ * process as docs/cache.md says. The caller destroys *attention all the same. */
 SCOREMOD_C_API scoremod_status scoremod_attention_get(const char* problem_json, const scoremod_compile_options* options,
                                                       scoremod_attention** attention, char** message);
 
-/* The attention of a call's sizes, of one whose problem leaves sizes open: both functions above compile such a problem
- * once, and then only this function and scoremod_attention_problem take what they give. The first sizes of a structure
- * build kernels; others run the same kernels, and take microseconds. The caller destroys *of_sizes; the open attention
- * keeps the most recent 1024, and may be destroyed before them. */
+/* The attention for a call's sizes, if the problem leaves sizes open. Both functions above compile such a problem once;
+ * only this function and scoremod_attention_problem take the open attention. The first sizes of a structure build
+ * kernels; others run the same kernels, and take microseconds. The caller destroys *of_sizes. The open attention keeps
+ * the most recent 1024, and may be destroyed before them. */
 SCOREMOD_C_API scoremod_status scoremod_attention_at(const scoremod_attention* attention, const scoremod_sizes* sizes,
                                                      scoremod_attention** of_sizes, char** message);
 
@@ -213,13 +212,13 @@ SCOREMOD_C_API scoremod_status scoremod_attention_backward(const scoremod_attent
 
 /* Asks every backend whether it can run the problem: by what options->support_level says. *answers_json becomes
  * [{"backend": "cpu", "supported": true, "forward_supported": true, "reasons": [], "refusals": [], "notes": [],
- *   "memory": "host"}, ...] in the order of preference; the caller frees it. "reasons" are texts, and "refusals" the
- * same as {"id", "direction", "text", "remedy"}: docs/unsupported_reasons.md has the ids. */
+ *   "memory": "host"}, ...] in the order of preference; the caller frees it. "reasons" are texts, and "refusals" are
+ * the same reasons as {"id", "direction", "text", "remedy"}: docs/unsupported_reasons.md has the ids. */
 SCOREMOD_C_API scoremod_status scoremod_support(const char* problem_json, const scoremod_compile_options* options,
                                                 char** answers_json, char** message);
 
-/* What the compiler makes of the problem, and why: the mask's class, the program before and after the passes, its
- * derivative, FLOPs, and every backend's answer with its workspace. *explanation_json is the JSON of `scoremod explain
+/* How the problem is compiled, and why: the mask's class, the program before and after the passes, its derivative,
+ * FLOPs, and every backend's answer with its workspace. *explanation_json is the JSON of `scoremod explain
  * --json` (docs/cli.md); the caller frees it. That no backend runs the problem is no error here. */
 SCOREMOD_C_API scoremod_status scoremod_explain(const char* problem_json, const scoremod_compile_options* options,
                                                 char** explanation_json, char** message);
@@ -235,15 +234,15 @@ typedef struct scoremod_request_queue_options {
   int32_t threads;          /* requests that run at the same time; 0: 1 */
 } scoremod_request_queue_options;
 
-/* Called exactly once for each request, by a thread of the queue or by the one that submits or shuts down, and never
- * under a lock; on a device only once the work is done. message lives during the call and is "" with SCOREMOD_OK. */
+/* Called exactly once for each request, by a thread of the queue or by the one that submits or shuts down. No lock is
+ * held, and a device's work is done. message lives during the call and is "" with SCOREMOD_OK. */
 typedef void (*scoremod_reply)(void* user, scoremod_status status, const char* message);
 
 /* `options` may be NULL. */
 SCOREMOD_C_API scoremod_status scoremod_request_queue_create(const scoremod_request_queue_options* options,
                                                              scoremod_request_queue** queue, char** message);
-/* Shuts it down: what has not begun is answered with SCOREMOD_SHUT_DOWN, and what runs is waited for. Drain it first to
- * have all requests run. Not in a reply. NULL is fine. */
+/* Shuts it down: requests that have not begun are answered with SCOREMOD_SHUT_DOWN, and running ones are waited for.
+ * Drain it first to have all requests run. Not in a reply. NULL is fine. */
 SCOREMOD_C_API void scoremod_request_queue_destroy(scoremod_request_queue* queue);
 /* Returns once each request that was submitted before the call has been answered, and takes none away: the queue goes
  * on. Requests that come meanwhile are not waited for. In a reply it fails with SCOREMOD_INVALID_ARGUMENT. */
@@ -266,13 +265,13 @@ SCOREMOD_C_API scoremod_status scoremod_request_queue_submit_backward(scoremod_r
  * docs/cache.md. These functions look at all of them and empty them. They are safe beside calls, and beside other
  * processes that use the files. */
 
-/* Sets *statistics_json to counts and limits; the caller frees it:
- * {"attentions": {"hits", "misses", "waits", "failures", "evictions", "entries", "limit"},
- *  "compiled": {"problems", "forwards", "backwards"},
- *  "plans": {"hits", "misses", "waits", "builds", "refusals", "failures", "evictions", "entries", "bytes",
- *            "limits": {"plans", "bytes"}},
- *  "store": {"hits", "misses", "rejected", "writes", "failed_writes", "directory", "limit_bytes"},
- *  "builds": {"count", "milliseconds"}, "loads": {...}, "trials": {...}} */
+/* Sets *statistics_json to counts and limits; the caller frees it. It is an object with
+ * - "attentions": {"hits", "misses", "waits", "failures", "evictions", "entries", "limit"}
+ * - "compiled": {"problems", "forwards", "backwards"}
+ * - "plans": {"hits", "misses", "waits", "builds", "refusals", "failures", "evictions", "entries", "bytes",
+ *            "limits": {"plans", "bytes"}}
+ * - "store": {"hits", "misses", "rejected", "writes", "failed_writes", "directory", "limit_bytes"}
+ * - "builds": {"count", "milliseconds"}, "loads": {...}, "trials": {...} */
 SCOREMOD_C_API scoremod_status scoremod_cache_statistics(char** statistics_json, char** message);
 
 /* Limits of the plans in memory, for each backend; 0 keeps none. What is over them is dropped at once. An attention

@@ -10,7 +10,7 @@
 namespace scoremod {
 
 // Plans of device backends take a second to build, so they are kept: in memory for the process, and in files for the
-// next one. docs/cache.md says where the files are, what is in them, and which environment variables matter.
+// next one. docs/cache.md describes the files, their place, and the environment variables.
 
 /// Limits of the plans in memory, for each backend that keeps plans. 0 keeps none.
 struct PlanCacheLimits {
@@ -20,7 +20,7 @@ struct PlanCacheLimits {
   bool operator==(const PlanCacheLimits&) const = default;
 };
 
-/// Counts since the process began; entries and bytes are what is kept now.
+/// Counts since the process began; entries and bytes are the current ones.
 struct PlanCacheStatistics {
   std::uint64_t hits = 0;
   std::uint64_t misses = 0;     ///< each began a build
@@ -33,7 +33,7 @@ struct PlanCacheStatistics {
   std::size_t bytes = 0;
 };
 
-/// What the process has done with the store since its folder was chosen.
+/// Counts of the store's use by this process since its folder was chosen.
 struct PlanStoreStatistics {
   std::uint64_t hits = 0;
   std::uint64_t misses = 0;
@@ -59,7 +59,7 @@ struct CacheStatistics {
 SCOREMOD_API CacheStatistics cache_statistics();
 
 SCOREMOD_API PlanCacheLimits plan_cache_limits();
-/// Drops at once what is over the new limits. Attentions keep the plans that they use.
+/// Drops at once those over the new limits. Attentions keep the plans that they use.
 SCOREMOD_API void set_plan_cache_limits(const PlanCacheLimits& limits);
 /// Drops every plan and every refusal from memory. Files stay.
 SCOREMOD_API void clear_plan_cache();
@@ -80,12 +80,12 @@ struct StoredFile {
   std::string damage;          ///< why it is of no use; when not empty, nothing below is known
   std::string kind;            ///< "plan", "verification", "kernels" or (of older versions) "admission"
   std::string library;         ///< the version of scoremod that wrote it, such as "0.1.0"
-  std::string engine;          ///< what it is for, such as "cudnn 9.19.0"
+  std::string engine;          ///< the backend that it is for, such as "cudnn 9.19.0"
   std::string architecture;    ///< such as "sm_90 NVIDIA H200"
-  std::string label;           ///< what was planned, for people
+  std::string label;           ///< the planned problem, for people
 };
 
-/// What a deletion deleted.
+/// Counts of deleted files and bytes.
 struct StoreDeletion {
   std::uint64_t files = 0;
   std::uint64_t bytes = 0;
@@ -96,10 +96,10 @@ struct StoreDeletion {
 
 /// Every file of the store, the last used first. Reads headers only.
 SCOREMOD_API std::vector<StoredFile> list_plan_store();
-/// The same, but reads the files in full, so that every damage is found.
+/// Like the listing above, but reads the files in full, so that every damage is found.
 SCOREMOD_API std::vector<StoredFile> verify_plan_store();
-/// Deletes the least recently used until the rest takes at most `max_bytes`, and what writes that were interrupted more
-/// than an hour ago have left.
+/// Deletes the least recently used until the rest takes at most `max_bytes`, and the remains of writes that were
+/// interrupted more than an hour ago.
 SCOREMOD_API StoreDeletion prune_plan_store(std::uint64_t max_bytes);
 /// Deletes damaged files, found as verify_plan_store() finds them.
 SCOREMOD_API StoreDeletion remove_damaged_from_plan_store();

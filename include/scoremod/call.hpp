@@ -43,20 +43,20 @@ struct IndexOffsets {
   bool operator==(const IndexOffsets&) const = default;
 };
 
-/// What may change from call to call without a rebuild.
+/// Options that may change from call to call without a rebuild.
 struct CallOptions {
   std::optional<float> scale;  ///< overrides the problem's
   IndexOffsets offsets;
   /// CUDA: the cudaStream_t that the call is enqueued on; null is the default stream. The host ignores it.
   void* stream = nullptr;
-  /// What decides which weights a problem with dropout drops. Two calls with the same seed and another offset drop
-  /// others; backward() drops what forward() did where it is given the same.
+  /// The seed that decides, with the offset, which weights dropout drops. Another offset drops others; backward() drops
+  /// what forward() did if it gets the same two.
   std::uint64_t dropout_seed = 0;
   std::uint64_t dropout_offset = 0;
 };
 
-/// What forward() reads and writes. Shapes in the order BSHD, each tensor in its own layout: q [batch, seq_q, heads_q,
-/// dim_qk], k [batch, seq_kv, heads_kv, dim_qk], v [batch, seq_kv, heads_kv, dim_v], o [batch, seq_q, heads_q, dim_v].
+/// The tensors of forward(), each in its own layout. Shapes in BSHD order: q [batch, seq_q, heads_q, dim_qk], k [batch,
+/// seq_kv, heads_kv, dim_qk], v [batch, seq_kv, heads_kv, dim_v], o [batch, seq_q, heads_q, dim_v].
 struct ForwardArgs {
   ConstBuffer q, k, v;
   std::vector<OperandBuffer> operands;
@@ -67,8 +67,8 @@ struct ForwardArgs {
   Buffer amax_o = {};     ///< f32, a single element; for problems with amax_o, and for no others
 };
 
-/// What backward() reads and writes: o and lse as forward() left them, and d_o = d loss / d o, which lies as o does.
-/// dq, dk and dv lie as q, k and v do, and are overwritten.
+/// The tensors of backward(). o and lse come from forward(), and d_o = d loss / d o has o's layout. dq, dk and dv have
+/// the layouts of q, k and v and are overwritten.
 struct BackwardArgs {
   ConstBuffer q, k, v, o, lse, d_o;
   std::vector<OperandBuffer> operands;

@@ -8,8 +8,8 @@
 namespace scoremod {
 
 /// Measures how long calls of an attention take: on the host by the clock, on a device between two events on a stream.
-/// Work that was enqueued before start() is not part of it, and start() does not wait for it, so that the device goes
-/// on without a gap. Every function throws Error(kEnvironment) with the device's own text.
+/// Work that was enqueued before start() is not counted, and start() does not wait for it, so the device has no gap.
+/// Every function throws Error(kEnvironment) with the device's own text.
 class SCOREMOD_API CallTimer {
  public:
   /// CUDA: `stream` is the cudaStream_t of the calls; null is the default stream. The host ignores it.

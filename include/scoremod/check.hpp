@@ -20,9 +20,9 @@ struct CheckOptions {
   /// Used instead of random inputs of the seed.
   std::optional<ProblemInputs> inputs;
   CallOptions call;
-  /// Whether the problem is compiled with all sizes open, which the call then brings (OpenAttention).
+  /// Whether the problem is compiled with all sizes open, which come with the call (OpenAttention).
   bool open_sizes = false;
-  /// Called now and then with what is being done and the part of the whole that is done, in [0, 1].
+  /// Called now and then with the current stage and the part of the whole that is done, in [0, 1].
   std::function<void(const std::string& stage, double fraction)> on_progress;
 };
 
@@ -40,15 +40,15 @@ struct CheckReport {
   SCOREMOD_API bool passed() const;
 };
 
-/// Runs a backend on a problem, forward and (if the problem has it) backward with every operand gradient, and compares
-/// what it writes with the float64 oracle.
+/// Runs a backend on a problem and compares its outputs with the float64 oracle. It runs forward and (if the problem
+/// has it) backward with every operand gradient.
 ///
 /// Every buffer stands between guard bands, outputs are filled with NaN first, and afterwards guard bands, stride gaps
 /// and inputs must be untouched.
 ///
-/// The tolerance comes from the data. With t the oracle's output, p that of a plain evaluation in the problem's own
-/// precision on the same inputs (float32 sums in index order; weights, outputs and score gradients rounded to the
-/// dtype), and r the backend's, both in the Euclidean and in the maximum norm
+/// The tolerance comes from the data. Let t be the oracle's output and r the backend's. Let p be that of a plain
+/// evaluation in the problem's precision: float32 sums in index order. It rounds weights, outputs and score gradients
+/// to the dtype. In the Euclidean and in the maximum norm
 ///
 ///     |r - t|  <=  2 |p - t|  +  |band|
 ///

@@ -23,18 +23,18 @@ struct SuiteProgress {
 struct CheckSuiteOptions {
   CompileOptions compile;  ///< which backends may run the problems; its threads are of no meaning here
   int random_problems = 100;
-  /// Of the problems and their inputs; a new one if there is none, which the report names. Required with parts.
+  /// The seed of the problems and their inputs. If absent, a new one is taken and reported. Required with parts.
   std::optional<std::uint64_t> seed;
   /// Only problems whose name contains this.
   std::string filter;
   /// Only every parts-th problem, beginning with the part-th (from 0): so that several processes share a suite.
   int part = 0;
   int parts = 1;
-  /// Of q, k, v and o: some of f32, f16, bf16, e4m3 and e5m2. Empty means f16 and bf16.
+  /// The dtypes of q, k, v and o: some of f32, f16, bf16, e4m3 and e5m2. Empty means f16 and bf16.
   std::vector<DType> dtypes;
   int threads = 0;  ///< problems that are checked at the same time; 0 means one for each core
-  /// Called when a problem begins and when it is done, from several threads, one at a time. What it throws is thrown by
-  /// check_suite(), as soon as the problems that have begun are done.
+  /// Called when a problem begins and when it is done, from several threads, one at a time. check_suite() rethrows its
+  /// exceptions, as soon as the problems that have begun are done.
   std::function<void(const SuiteProgress& progress)> on_progress;
 };
 
@@ -55,9 +55,9 @@ SCOREMOD_API const char* to_string(SuiteDirection direction);
 struct SuiteOutput {
   OutputCheck check;
   /// The relative error of this output of plain attention: the same backend without a modifier, on the same q, k, v and
-  /// d_o, with the scale that gives its scores the standard deviation (within a row, over the kept keys) of the
-  /// modified ones. For an operand's gradient the larger one of dq and dk. Nothing for lse, and where plain attention
-  /// could not be run or its output is not above rounding.
+  /// d_o. Its scale gives the scores the standard deviation (within a row, over the kept keys) of the modified ones.
+  /// For an operand's gradient it is the larger error of dq and dk. Absent for lse, and if plain attention could not
+  /// run or its output is not above rounding.
   std::optional<double> plain_attention_error;
 
   /// In the Euclidean norm, relative to the oracle's; nothing when that is not above rounding.
@@ -92,11 +92,11 @@ struct SuiteReport {
   SCOREMOD_API std::size_t count(SuiteVerdict verdict) const;
 };
 
-/// Checks a backend, as check() does, on the whole zoo in several shapes (see src/check/zoo_cases.hpp) and on random
-/// programs in random problems (src/check/random_problem.hpp), forward and backward. The problems depend on the options
-/// and the seed alone: random problem i has the seed `seed + i`, whatever else is checked.
+/// Checks a backend, as check() does, forward and backward. The problems are the whole zoo in several shapes (see
+/// src/check/zoo_cases.hpp) and random programs in random problems (src/check/random_problem.hpp). They depend on the
+/// options and the seed alone: random problem i has the seed `seed + i`, whatever else is checked.
 ///
-/// Where a backend refuses the backward, or fails in it, the forward is checked alone. What a check throws becomes a
+/// If a backend refuses the backward or fails in it, the forward is checked alone. An exception of a check becomes a
 /// verdict. Throws Error(kInvalidArgument) for an unknown backend, a dtype that no problem can have, negative counts,
 /// and a filter that leaves nothing.
 SCOREMOD_API SuiteReport check_suite(const CheckSuiteOptions& options = {});

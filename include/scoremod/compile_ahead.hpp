@@ -18,24 +18,23 @@ struct AheadResult {
   bool trial = false;     ///< a small problem's, whose run on the device decides whether the plan before it is used
   bool stored = false;
   std::vector<std::string> reasons;  ///< when not stored: why; when stored: why a faster pattern was passed over
-  std::vector<std::string> notes;    ///< what the plan consists of, and what is not known of it
+  std::vector<std::string> notes;    ///< the parts of the plan, and its unknowns
   std::string label;                 ///< as `scoremod cache list` shows it
   std::size_t plan_bytes = 0;        ///< of the file's contents
   std::size_t workspace_bytes = 0;   ///< device memory that cuDNN's plan needs
   double milliseconds = 0;           ///< of building
 };
 
-/// Builds the plans of a problem ahead of time, for a device that need not be on this machine, into a folder that is or
-/// becomes a plan store (SCOREMOD_CACHE_DIR): a process on the device finds them there and builds nothing. Neither a
-/// device nor a driver is needed, only cuDNN and the CUDA runtime; they must be of the versions that the process on the
-/// device will load. Where there is no driver, this process gets a stub driver and can run nothing on a device:
-/// call this before anything else looks for a device. docs/plans.md says more.
+/// Builds the plans of a problem ahead of time into a folder that is or becomes a plan store (SCOREMOD_CACHE_DIR). A
+/// process on the device finds them there and builds nothing. Neither a device nor a driver is needed here, only cuDNN
+/// and the CUDA runtime in the versions that the other process will load. Without a driver, this process gets a stub
+/// driver and can run nothing on a device: call this before anything else looks for a device. docs/plans.md says more.
 ///
 /// `device_properties` is the text that device_properties() gives on a machine with the device.
 ///
-/// A direction that cuDNN does not support is not an error: its reasons say why. Throws Error(kInvalidArgument) for an
-/// invalid problem or text and for a choice of backends that keep no plans, kUnsupported when this build has no backend
-/// that plans ahead, and kEnvironment when a library is missing or the folder cannot be written.
+/// A direction that cuDNN does not support is no error: its reasons say why. Throws Error(kInvalidArgument) for an
+/// invalid problem or text, and if no chosen backend keeps plans. Throws kUnsupported if this build has no backend that
+/// plans ahead, and kEnvironment if a library is missing or the folder cannot be written.
 SCOREMOD_API std::vector<AheadResult> compile_ahead(const AttentionProblem& problem, std::string_view device_properties,
                                                     const std::string& directory, const CompileOptions& options = {});
 

@@ -21,8 +21,8 @@
 /// trace() calls each function once, with handles instead of numbers; every operator records an op of the table in
 /// docs/ops.md, with exactly that op's meaning. So `%` takes the sign of its right side and i32 arithmetic wraps.
 ///
-/// Types never convert silently, except that literals take the type they are used with: write f32(i.q) where an index
-/// meets a float, floor_div(a, b) where integers are divided, and select(c, x, y) where C++ would say if.
+/// Types never convert silently, except that literals take the type they are used with. Write f32(i.q) to use an index
+/// as a float, floor_div(a, b) to divide integers, and select(c, x, y) in place of C++'s if.
 namespace scoremod {
 
 class Float;
@@ -38,8 +38,8 @@ struct Handle {
   Type type = Type::kF32;
 };
 
-// What the operators below call. Each throws Error(kInvalidArgument) outside of trace(), and for a handle that was made
-// in another call of trace().
+// The functions that the operators below call. Each throws Error(kInvalidArgument) outside of trace(), and for a handle
+// that was made in another call of trace().
 SCOREMOD_API Handle apply(Op op, std::initializer_list<Handle> args);
 SCOREMOD_API Handle read(const OperandDecl& decl, std::initializer_list<Handle> indices);
 
@@ -86,7 +86,7 @@ class Float {
   dsl::Handle handle_;
 };
 
-/// The score: already multiplied by the problem's scale, and by what earlier score_mods of a composition made of it.
+/// The score: already multiplied by the problem's scale, and modified by earlier score_mods of a composition.
 using Score = Float;
 
 /// An int32 value; arithmetic wraps.
@@ -126,7 +126,7 @@ class Bool {
   dsl::Handle handle_;
 };
 
-/// Where the element is: global positions, that is local ones plus the call's IndexOffsets.
+/// The element's global position: the local one plus the call's IndexOffsets.
 struct Index {
   Int b;   ///< batch
   Int h;   ///< query head
@@ -229,7 +229,7 @@ inline Int& Int::operator+=(Int other) { return *this = *this + other; }
 inline Int& Int::operator-=(Int other) { return *this = *this - other; }
 inline Int& Int::operator*=(Int other) { return *this = *this * other; }
 
-// Functions; docs/ops.md says what each computes at its edges.
+// Functions; docs/ops.md has each one's edge cases.
 inline Float pow(Float x, Float y) { return dsl::f32_op(Op::kPow, x, y); }
 inline Float min(Float x, Float y) { return dsl::f32_op(Op::kMin, x, y); }
 inline Float max(Float x, Float y) { return dsl::f32_op(Op::kMax, x, y); }
@@ -303,7 +303,7 @@ template <dsl::IntegerLiteral X, dsl::IntegerLiteral Y>
 Int select(Bool c, X x, Y y) {
   return dsl::choose(c, Int(x), Int(y));
 }
-/// The same as select.
+/// Another name of select.
 template <class X, class Y>
 auto where(Bool c, const X& x, const Y& y) {
   return select(c, x, y);
@@ -314,8 +314,8 @@ inline Float surrogate(Float x, Float y) { return dsl::f32_op(Op::kSurrogate, x,
 /// x as a constant to derivatives.
 inline Float stop_gradient(Float x) { return surrogate(x, 0.0f); }
 
-/// What the products of q and k were multiplied by to be the scores: in a bias before the scaling, s + qk_scale() *
-/// bias. Inside a function that is traced.
+/// The factor of q k that makes the scores. A bias to be added before the scaling is s + qk_scale() * bias. Call it
+/// inside a function that is traced.
 SCOREMOD_API Float qk_scale();
 
 /// Casts. To i32: towards zero, saturating, NaN gives 0. To f32: i32 beyond 2^24 rounds to nearest even.
@@ -369,13 +369,13 @@ class MaskMod {
   std::function<Bool(Index)> function_;
 };
 
-/// Applies score_mods one after the other: the first gets the score, each further one what the one before it returned.
+/// Applies score_mods one after the other: the first gets the score, each later one the result of the one before.
 SCOREMOD_API ScoreMod compose(std::vector<ScoreMod> mods);
-/// Keeps what every mask keeps; no masks at all keep everything.
+/// Keeps elements that every mask keeps; no masks at all keep everything.
 SCOREMOD_API MaskMod and_masks(std::vector<MaskMod> masks);
-/// Keeps what at least one mask keeps. Throws Error(kInvalidArgument) without any mask.
+/// Keeps elements that at least one mask keeps. Throws Error(kInvalidArgument) without any mask.
 SCOREMOD_API MaskMod or_masks(std::vector<MaskMod> masks);
-/// Keeps what the mask removes.
+/// Keeps elements that the mask removes.
 SCOREMOD_API MaskMod not_mask(MaskMod mask);
 
 template <std::convertible_to<ScoreMod>... Mods>
@@ -395,9 +395,9 @@ inline MaskMod operator||(MaskMod x, MaskMod y) { return or_masks(std::move(x), 
 inline MaskMod operator!(MaskMod x) { return not_mask(std::move(x)); }
 
 /// Calls each function once and returns the program that it describes. Its operands are those that the result depends
-/// on, in the order of their first use, read from left to right. Throws Error(kInvalidArgument) for an operand name
-/// that is no identifier or is declared in two ways, for a handle of another trace, and for a program that is too
-/// large; what a function itself throws passes through.
+/// on, in the order of their first use, read from left to right. Throws Error(kInvalidArgument) for a handle of another
+/// trace, and for a program that is too large. It also throws for an operand name that is no identifier or is declared
+/// in two ways. An exception of a function passes through.
 SCOREMOD_API Program trace(const ScoreMod& score_mod, const MaskMod& mask_mod = {});
 /// A program that only masks.
 SCOREMOD_API Program trace(const MaskMod& mask_mod);

@@ -30,7 +30,7 @@ struct CompilerStep {
   std::string program;  ///< after the step; only with ExplainOptions::step_programs
 };
 
-/// What the compiler found the mask to be: keep == (band AND all terms).
+/// The mask as the compiler understands it: keep == (band AND all terms).
 struct MaskExplanation {
   /// "full", "empty", "band", "prefix", "padding", "documents" or "general": docs/masks.md.
   std::string kind;
@@ -60,9 +60,10 @@ struct BackendExplanation {
   Support support;
   bool chosen = false;           ///< whether Attention::compile would take it, for the forward
   bool chosen_backward = false;  ///< and for the backward (dq, dk and dv)
-  /// Where the forward is supported: why it is not taken for a direction that it could run; empty where it is for all.
+  /// If the forward is supported: why some direction that it could run does not take it. Empty if every direction takes
+  /// it.
   std::string why_not_chosen;
-  /// Where supported: bytes of scratch for each call.
+  /// Bytes of scratch for each call, if supported.
   std::optional<std::size_t> forward_workspace_bytes;
   std::optional<std::size_t> backward_workspace_bytes;  ///< only for problems with backward
 };
@@ -71,7 +72,7 @@ struct BackendExplanation {
 struct PatternCandidateExplanation {
   struct Pattern {
     std::string name;  ///< docs/cudnn_patterns.md
-    /// What attention with this pattern alone took when it was explored; absent where it was not timed.
+    /// The time of attention with this pattern alone when it was explored; absent if it was not timed.
     std::optional<double> milliseconds;
   };
   std::string backend;
@@ -87,19 +88,19 @@ struct PatternCandidateExplanation {
   std::string refusal;                         ///< why it can't run, where that is known
 };
 
-/// How one direction can be computed by the backends that the caller allows, in the order in which they are tried: the
-/// fastest first by prediction, or as the caller orders backends. What is chosen is what a call with tensors in this
-/// memory runs. Times of patterns are of one shape: batch 4, heads 16, sequence 4096, head dim 128, bf16, on the device
-/// that docs/cudnn_patterns.md names.
+/// How the allowed backends can compute one direction, in the order in which they are tried: fastest predicted first,
+/// or in the caller's order. A call with tensors in this memory runs the chosen one. Times of patterns are for batch 4,
+/// heads 16, sequence 4096, head dim 128 and bf16, on the device that docs/cudnn_patterns.md names.
 struct PatternExplanation {
   std::string direction;  ///< "forward" or "backward"
-  /// Of a backward: what it writes, such as "dq", "dk", "dv" and "d_slopes", or the latter alone. A call that asks for
-  /// exactly these gradients runs this one; where none has them, that of dq, dk and dv, and then the one without.
+  /// The gradients that a backward writes, such as "dq", "dk", "dv" and "d_slopes", or the last alone. A call runs the
+  /// backward with exactly the gradients that it asks for. If there is none, it runs that of dq, dk and dv, and then
+  /// the other.
   std::vector<std::string> gradients;
   MemoryKind memory = MemoryKind::kHost;  ///< where the calls' tensors lie
   std::string architecture;               ///< of the device: "sm_90"; empty of the host
-  /// The patterns were seen to be right on this architecture with this version of cuDNN; else on another, and nothing
-  /// runs before a trial on the device has verified it.
+  /// The patterns were verified on this architecture with this version of cuDNN. If false, they were verified on
+  /// another, and nothing runs before a trial on the device.
   bool verified = false;
   std::string seen_on;                       ///< where they were seen to be right, and timed: "sm_90 with cuDNN 9.19.0"
   std::optional<double> plain_milliseconds;  ///< without a score function
@@ -107,7 +108,7 @@ struct PatternExplanation {
   std::vector<std::string> reasons;  ///< why candidates are missing or were passed over
 };
 
-/// What scoremod makes of a problem, and why.
+/// How scoremod compiles a problem, and why.
 struct Explanation {
   AttentionProblem problem;
   MaskExplanation mask;
@@ -119,7 +120,8 @@ struct Explanation {
   std::vector<TensorInfo> tensors;
   std::vector<BackendExplanation> backends;  ///< in the order of preference
   std::string decided_by;                    ///< who said which of them may be chosen
-  /// Of each memory where the calls' tensors may lie; none of one that has no device, or only the host's own code.
+  /// One entry for each memory that the calls' tensors may lie in. A memory without a device, or with only the host's
+  /// code, has none.
   std::vector<PatternExplanation> patterns;
 };
 

@@ -1,4 +1,4 @@
 #pragma once
 
-/// Marks what libscoremod.so exports; everything else has hidden visibility.
+/// Exports a name from libscoremod.so; everything else has hidden visibility.
 #define SCOREMOD_API __attribute__((visibility("default")))

@@ -36,7 +36,7 @@ enum class FillKind : std::uint8_t {
   kUniform,   ///< in [low, high); integers in [low, high]
   kSegments,  ///< i32: ids that start at 0 and grow along the last sequence axis, about `high` of them, of uneven
               ///< lengths
-  kOffsets,   ///< i32 [batch + 1] of ragged tensors: at most `low` tokens in a sequence and `high` in all; some are
+  kOffsets,   ///< i32 [batch + 1] of varlen tensors: at most `low` tokens in a sequence and `high` in all; some are
               ///< empty
   kBlocks,    ///< i32 page tables: blocks from 0 to `high` - 1, each once as long as there are enough
 };
@@ -60,14 +60,13 @@ struct RandomInputOptions {
   std::vector<FillOverride> overrides;
 };
 
-/// How a tensor is filled by default. The ranges are chosen so that every ready-made modifier and mask matters:
-/// q and k are normal with the deviation that gives scaled scores a deviation of 4; v and d_o are standard normal;
-/// tensors of eight bits hold normal numbers of deviation 32, and their factors are within a quarter of what makes that
-/// the deviations just said (scale_o within a quarter of 64);
-/// float operands are uniform in [0.25, 1.75), positive so that quotients, roots and logarithms of them are
-/// well-conditioned; i32 operands with a sequence axis are segment ids, i32 tables hold 0 to 3 (offsets and page tables
-/// what they must), other i32 operands are lengths in [0, seq_kv]; bool operands are true three times in four. Throws
-/// Error(kInvalidArgument) for a name that is no tensor of the problem.
+/// How a tensor is filled by default. The ranges are chosen so that every ready-made modifier and mask matters. q and k
+/// are normal, with the deviation that gives scaled scores a deviation of 4. v and d_o are standard normal. FP8 tensors
+/// hold normal numbers of deviation 32. Their factors are within a quarter of those that give the deviations above, and
+/// scale_o is within a quarter of 64. Float operands are uniform in [0.25, 1.75): positive, so that their quotients,
+/// roots and logarithms are well-conditioned. i32 operands with a sequence axis are segment ids; i32 tables hold 0 to
+/// 3; offsets and page tables are valid ones. Other i32 operands are lengths in [0, seq_kv]. Bool operands are true
+/// three times in four. Throws Error(kInvalidArgument) for a name that is no tensor of the problem.
 SCOREMOD_API Fill default_fill(const AttentionProblem& problem, const std::string& tensor);
 
 /// Inputs for a valid problem, the same for the same problem and options on every machine and standard library. A
@@ -78,8 +77,8 @@ SCOREMOD_API ProblemInputs random_inputs(const AttentionProblem& problem, const 
 /// Reads the elements of a tensor, dense in row-major order and of its dtype, from the file that an entry names.
 using ReadInputFile = std::function<std::vector<std::byte>(const InputSpec& entry, const TensorInfo& tensor)>;
 
-/// Inputs for a valid problem as a problem file's entries say; what they leave out is random, of this seed. Throws
-/// Error(kInvalidArgument) for an entry that does not fit its tensor, and for one that names a file where there is no
+/// Inputs for a valid problem by a problem file's entries. Tensors without one are random, by this seed. Throws
+/// Error(kInvalidArgument) for an entry that does not fit its tensor, and for one that names a file if there is no
 /// `read_file`.
 SCOREMOD_API ProblemInputs make_inputs(const AttentionProblem& problem, const std::vector<InputSpec>& entries,
                                        std::uint64_t seed = 0, const ReadInputFile& read_file = {});

@@ -14,7 +14,7 @@ namespace scoremod {
 class SCOREMOD_API OpenAttention {
  public:
   /// Compiles the program, its mask and its derivative. A problem whose sizes are all given is fine, too. Throws
-  /// Error(kInvalidArgument) for what is wrong at any sizes. Engines are asked when sizes are known.
+  /// Error(kInvalidArgument) for mistakes that no sizes mend. Backends are asked when sizes are known.
   static OpenAttention compile(const AttentionProblem& problem, const CompileOptions& options = {});
 
   OpenAttention(OpenAttention&&) noexcept;
@@ -24,9 +24,8 @@ class SCOREMOD_API OpenAttention {
   /// The problem as it was given.
   const AttentionProblem& problem() const;
 
-  /// The attention of these sizes, of which the most recent 1024 are kept. The first of a structure builds kernels; one
-  /// of other sizes runs the same kernels, and takes microseconds. Throws what problem_at() and Attention::compile()
-  /// throw.
+  /// The attention of these sizes. The most recent 1024 are kept. The first of a structure builds kernels; one of other
+  /// sizes runs the same kernels, and takes microseconds. Throws what problem_at() and Attention::compile() throw.
   std::shared_ptr<const Attention> at(const Sizes& sizes) const;
 
   /// at(sizes)->forward(args, workspace).

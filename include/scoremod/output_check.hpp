@@ -7,7 +7,7 @@
 
 namespace scoremod {
 
-/// One number that an output is held to: the distance from the oracle, absolute and relative, and how large it may be.
+/// One bound of an output: the distance from the oracle, absolute and relative, and how large it may be.
 struct ErrorBound {
   double error = 0;        ///< the distance of the backend's output from the oracle's
   double plain_error = 0;  ///< the distance of the plain same-precision evaluation's
@@ -16,8 +16,8 @@ struct ErrorBound {
 
   static constexpr double kBandAlone = 3;
   /// Twice the plain evaluation's error and the band. Moves add in quadrature there, as if each were one standard
-  /// deviation, where one that is uniform has 0.6 of that: of single elements one in twelve is beyond it. Where the
-  /// plain evaluation has no error, which else leaves room for that, it is three times the band.
+  /// deviation. A uniform one has 0.6 of that, so one single element in twelve is beyond it. If the plain evaluation
+  /// has no error, which otherwise leaves room for that, it is three times the band.
   double tolerance() const { return plain_error > 0 ? 2 * plain_error + band : kBandAlone * band; }
   bool holds() const { return error <= tolerance(); }
   /// False where rounding alone may be as large as the output, such as a gradient whose terms cancel: relative numbers
@@ -27,7 +27,7 @@ struct ErrorBound {
   double part_of_tolerance() const { return error == 0 ? 0 : error / tolerance(); }
 };
 
-/// What was found of one output.
+/// The findings on one output.
 struct OutputCheck {
   std::string name;  ///< "o", "lse", "dq", "dk", "dv", or "d_" and an operand's name
   ErrorBound l2;     ///< in the Euclidean norm
@@ -36,7 +36,7 @@ struct OutputCheck {
   std::int64_t wrong_kind = 0;
   /// Elements that cannot be compared: float32 overflows there, or rounding alone may move them without limit.
   std::int64_t left_out = 0;
-  /// What is wrong; empty when all is well.
+  /// The errors found; empty if there are none.
   std::vector<std::string> problems;
 
   bool passed() const { return problems.empty(); }

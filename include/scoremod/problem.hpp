@@ -13,12 +13,12 @@
 
 namespace scoremod {
 
-/// In place of a size that a problem leaves open: each call brings it (sizes.hpp). Batch, heads, lengths, tokens,
-/// blocks of a pool, the width of page tables and extents of tables may be open.
+/// In place of a size that a problem leaves open: each call brings it (sizes.hpp). Open may be: batch, heads, lengths,
+/// tokens, pages of a paged KV cache, the width of page tables and extents of tables.
 inline constexpr std::int64_t kOpenSize = -1;
 
 /// The order of a tensor's dimensions in memory, outermost first: batch, sequence, heads, head dim. T stands for the
-/// tokens of a ragged tensor: the sequences of all batches, one after the other.
+/// tokens of a varlen tensor: the sequences of all batches, one after the other.
 enum class Layout : std::uint8_t { kBSHD, kSBHD, kBHSD, kTHD };
 /// "BSHD", "SBHD", "BHSD" or "THD".
 SCOREMOD_API const char* to_string(Layout layout);
@@ -26,9 +26,9 @@ SCOREMOD_API const char* to_string(Layout layout);
 SCOREMOD_API std::optional<Layout> parse_layout(std::string_view name);
 
 /// Distances between neighbours along each dimension, in elements; none is negative. The dimensions nest: sorted by
-/// stride, each stride is larger than what the inner dimensions span, so that no two elements share memory. One
-/// exception: a tensor that is only read (d_o; q, k and v where no gradient has their strides) may have stride 0 along
-/// batch and head, which repeats it there. The stride of a dimension of size 1 has no meaning.
+/// stride, each stride is larger than the span of the inner dimensions, so no two elements share memory. One exception:
+/// a tensor that is only read may have stride 0 along batch and head, which repeats it there. These are d_o, and q, k
+/// and v if no gradient has their strides. The stride of a dimension of size 1 has no meaning.
 struct Strides {
   std::int64_t batch = 0;
   std::int64_t head = 0;
@@ -38,7 +38,7 @@ struct Strides {
   bool operator==(const Strides&) const = default;
 };
 
-/// How a query-like or key-like tensor lies in memory: densely in `layout`, unless explicit strides are given. A ragged
+/// How a query-like or key-like tensor lies in memory: densely in `layout`, unless explicit strides are given. A varlen
 /// tensor has layout THD and no strides, and no other tensor has it.
 struct TensorLayout {
   Layout layout = Layout::kBSHD;
@@ -47,8 +47,8 @@ struct TensorLayout {
   bool operator==(const TensorLayout&) const = default;
 };
 
-/// The tensor that a program's operand is bound to. Its dimensions are those of the declaration: one per axis in the
-/// order b, h, q, kv (of the problem's sizes), or a table's own extents.
+/// The tensor that a program's operand is bound to. Its dimensions are one per axis of the declaration in the order b,
+/// h, q, kv (of the problem's sizes), or a table's own extents.
 struct OperandSpec {
   std::string name;
   DType dtype = DType::kF32;
@@ -56,16 +56,16 @@ struct OperandSpec {
   /// In elements, one per dimension; empty means dense, last dimension innermost. The rules of Strides hold; any
   /// dimension may have stride 0 where no gradient is written: unless has_gradient(), and without backward.
   std::vector<std::int64_t> strides;
-  /// Whether backward calls may ask for its gradient, if its dtype is a float's. What no call asks for is better
-  /// declared so: nothing is built for it, and no workspace kept.
+  /// Whether backward calls may ask for its gradient, if its dtype is a float's. Declare false if no call asks for it:
+  /// nothing is then built for it, and no workspace kept.
   bool gradient = true;
 
   bool has_gradient() const { return gradient && is_floating(dtype); }
   bool operator==(const OperandSpec&) const = default;
 };
 
-/// Which sequences have a length of their own in each batch, given with each call: a query or key at or after its
-/// batch's length does not take part.
+/// Which sequences have their own length in each batch, given with each call. A query or key at or after its batch's
+/// length does not take part.
 struct SequenceLengths {
   bool q = false;
   bool kv = false;
@@ -73,9 +73,9 @@ struct SequenceLengths {
   bool operator==(const SequenceLengths&) const = default;
 };
 
-/// Where keys and values lie that are kept in blocks of a pool, as in a cache that grows: k is [blocks, block_size,
-/// heads_kv, dim_qk] and v [blocks, block_size, heads_kv, dim_v], each in its own layout, where B stands for blocks and
-/// S for a position in one. Position j of a sequence is in the block that its page table names at j / block_size.
+/// Keys and values in a paged KV cache. k is [blocks, block_size, heads_kv, dim_qk] and v is [blocks, block_size,
+/// heads_kv, dim_v]. Each has its own layout, in which B stands for pages (blocks) and S for a position in one.
+/// Position j of a sequence is in the page that its page table names at j / block_size.
 struct PagedKeys {
   std::int64_t block_size = 0;
   std::int64_t blocks = 0;
@@ -84,7 +84,7 @@ struct PagedKeys {
   bool operator==(const PagedKeys&) const = default;
 };
 
-/// What the softmax's sum has beside the keys' terms: exp(sink), which no value goes with.
+/// An extra term exp(sink) in the softmax's denominator, which has no value row.
 enum class Sink : std::uint8_t {
   kNone,
   kOffByOne,  ///< sink 0: the sum is one more
@@ -95,12 +95,12 @@ SCOREMOD_API const char* to_string(Sink sink);
 /// The inverse of to_string; empty when the name is not one of them.
 SCOREMOD_API std::optional<Sink> parse_sink(std::string_view name);
 
-/// Everything that decides what is computed, as a plain value. Nothing in it points to data.
+/// Everything that decides the computation, as a plain value. Nothing in it points to data.
 ///
 ///     O = softmax(score_mod(scale * Q K^T)) V       for each batch and query head, over the keys that the mask keeps
 ///
-/// Query head h reads key/value head h / (heads_q / heads_kv). A query row without a kept key gives output 0, LSE -inf
-/// and zero gradients. A key whose modified score is -inf counts as not kept; what it holds, NaN included, has no
+/// Query head h reads KV head h / (heads_q / heads_kv). A query row without a kept key gives output 0, LSE -inf and
+/// zero gradients. A key whose modified score is -inf counts as not kept; its contents, NaN included, have no
 /// influence.
 struct AttentionProblem {
   std::int64_t batch = 1;
@@ -110,79 +110,77 @@ struct AttentionProblem {
   std::int64_t seq_kv = 1;
   std::int64_t dim_qk = 64;
   std::int64_t dim_v = 64;
-  /// Ragged tensors. With tokens_q, q, o and their gradients are [tokens_q, heads_q, dim] (layout THD), the LSE
-  /// [tokens_q, heads_q], and sequence b has the tokens from offsets_q[b] up to offsets_q[b + 1], which calls bind as
-  /// operand 'offsets_q', i32 [batch + 1]. seq_q is then the most that a sequence may have. Programs see the position
-  /// in the sequence. tokens_kv does so for k, v and their gradients, with 'offsets_kv' and seq_kv. On the host, calls
-  /// check that offsets begin at 0, do not descend, end at the tokens, and leave no sequence more than seq_q or seq_kv.
+  /// Varlen tensors. With tokens_q, q, o and their gradients are [tokens_q, heads_q, dim] (layout THD) and the LSE is
+  /// [tokens_q, heads_q]. Sequence b has the tokens from offsets_q[b] up to offsets_q[b + 1]. 'offsets_q' (cu_seqlens)
+  /// is an i32 [batch + 1] operand of the call. seq_q is then the longest length that a sequence may have, and programs
+  /// see the position in the sequence. tokens_kv does so for k, v and their gradients, with 'offsets_kv' and seq_kv. On
+  /// the host, calls check that offsets begin at 0, never decrease and end at the tokens, and that no sequence exceeds
+  /// seq_q or seq_kv.
   std::optional<std::int64_t> tokens_q, tokens_kv;
-  /// Forward only, and with lengths of keys. Calls bind the page tables as operands 'page_table_k' and 'page_table_v',
-  /// i32 [batch, blocks_per_sequence], which may be the same memory. What a table holds for blocks at or after its
-  /// sequence's length is not looked at; on the host, calls check that the rest is from 0 to blocks - 1;
-  /// in a device's memory, keys of another block are masked.
+  /// Forward only, and with lengths of keys. The page tables are operands 'page_table_k' and 'page_table_v', i32
+  /// [batch, blocks_per_sequence], and may be one tensor. Entries at or after a sequence's length are not read. On the
+  /// host, calls check that the others are from 0 to blocks - 1. In device memory, keys of an invalid page are masked.
   std::optional<PagedKeys> paged;
-  /// Of q, k, v and their gradients: f32, f16 or bf16. Or e4m3 or e5m2, of q, k and v: what a tensor of eight bits
-  /// holds stands for numbers, which it is those times a factor that calls bind as an operand, f32 and a single
-  /// element. q is 'descale_q' times what is in memory, and k and v likewise; all else that is said of a problem is
-  /// said of these numbers, scores and gradients too. Factors are positive and finite, which calls on the host check.
+  /// The dtype of q, k, v and their gradients: f32, f16 or bf16; or e4m3 or e5m2, of q, k and v. An FP8 tensor is
+  /// scaled: value = stored * descale_q, an f32 operand of the call with one element. k and v have their own factors.
+  /// Everything else said of a problem is said of these values, scores and gradients too. Factors are positive and
+  /// finite, which calls on the host check.
   DType dtype = DType::kF32;
-  /// Of o and d_o, where it is not dtype. Of eight bits only if dtype is: memory then has o times operand 'scale_o',
-  /// rounded to nearest even, and the largest number that the dtype has for what is beyond it.
+  /// The dtype of o and d_o, if it differs from dtype. FP8 only if dtype is FP8. Memory then holds o times operand
+  /// 'scale_o', rounded to nearest even and saturated at the dtype's largest number.
   std::optional<DType> dtype_o;
-  /// Of d_o, where it is not o's; only if dtype is of eight bits. d_o of eight bits is operand 'descale_d_o' times what
-  /// is in memory; a forward call need not bind that.
+  /// The dtype of d_o, if it differs from o's; only if dtype is FP8. The value of an FP8 d_o is stored * operand
+  /// 'descale_d_o', which a forward call need not pass.
   std::optional<DType> dtype_d_o;
-  /// Of dq, dk and dv: f32, f16 or bf16. Only if dtype is of eight bits, and then bf16 where it is absent.
+  /// The dtype of dq, dk and dv: f32, f16 or bf16. Only if dtype is FP8; bf16 if absent.
   std::optional<DType> dtype_gradients;
 
   TensorLayout q, k, v, o;
-  /// The upstream gradient d_o lies as o does, dq as q, dk as k and dv as v, unless it has a layout of its own.
+  /// d_o has o's layout, dq has q's, dk has k's and dv has v's, unless it is given its own.
   std::optional<TensorLayout> d_o, dq, dk, dv;
 
   /// The factor of Q K^T; 1 / sqrt(dim_qk) when absent. A call may override it without a rebuild.
   std::optional<float> scale;
 
-  /// Calls bind the lengths as operands: 'lengths_q' and 'lengths_kv', i32 [batch]. A length is that of the whole
-  /// sequence, so that shards are given the same ones and compare global indices with them. On the host, calls check
-  /// that each is from 0 to the sequence's size (at least 0, in a call with index offsets); elsewhere they are not read
-  /// by the check, and a length beyond the sequence masks nothing of it. A query at or after its length has no key.
+  /// The lengths are operands 'lengths_q' and 'lengths_kv', i32 [batch]. A length counts the whole sequence: shards get
+  /// the same lengths and compare global indices with them. On the host, calls check that each is from 0 to the
+  /// sequence's size (at least 0, in a call with index offsets). In device memory they are not checked, and a length
+  /// beyond the sequence masks nothing. A query at or after its length has no key.
   SequenceLengths lengths;
   /// With one, o = sum over keys of exp(s - lse) v, and the LSE counts the sink: log(exp(sink) + sum of exp(s)). A row
-  /// without a kept key has o 0 and LSE = sink; a sink of +inf leaves all rows of its head so (docs/problem.md). Calls
-  /// bind a learned one as operand 'sink', f32 (f16 and bf16 do as well) [heads_q].
+  /// without a kept key has o 0 and LSE = sink; a sink of +inf leaves all rows of its head so (docs/problem.md). A
+  /// learned sink is operand 'sink' of the call, f32 (f16 and bf16 do as well) [heads_q].
   Sink sink = Sink::kNone;
-  /// The probability in [0, 1) with which each weight is left out of o, after the softmax: the sum over all keys still
-  /// normalises, and what is left is multiplied by 1 / (1 - dropout). Which ones is decided by the seed and offset of
-  /// the call and by global indices alone (docs/problem.md): backward() is given those of the forward.
+  /// The probability in [0, 1) with which each weight is left out of o, after the softmax. The sum over all keys still
+  /// normalises, and remaining weights are multiplied by 1 / (1 - dropout). The call's seed and offset and global
+  /// indices alone decide which are dropped (docs/problem.md), so backward() needs those of the forward.
   float dropout = 0;
-  /// Whether calls bind what decides that as operand 'dropout_keys', i32 [batch, 4], in the memory of the tensors, so
-  /// that a device's work makes it and no host has to read it; the call's seed and offset then mean nothing. A batch's
-  /// row has the bits of the two words of Philox's key, the batch of its counters, and what is added to their heads.
+  /// Whether the dropout mask comes from operand 'dropout_keys', i32 [batch, 4], in the memory of the tensors. A device
+  /// can then make it and no host has to read it; the call's seed and offset mean nothing. A batch's row has the bits
+  /// of both words of Philox's key, the batch of its counters, and the offset of its heads.
   bool dropout_keys = false;
-  /// Whether a backward takes each row's delta, the sum over d of o d_o, from the o and d_o that are bound, as they
-  /// are. It has to where o and the LSE are of more keys than the problem's, as a ring's parts have them, or where o
-  /// and d_o bring in a gradient of the LSE. Without it o and the LSE are this problem's own, and an engine may make
-  /// deltas of its own weights, which is more exact than a rounded o.
+  /// Whether a backward computes each row's delta, rowsum(o * d_o), from the given o and d_o. It must if o and the LSE
+  /// cover more keys than the problem's, as in ring attention. It also must if o and d_o carry a gradient of the LSE.
+  /// Otherwise a backend may compute delta from its own weights, which is more exact than from a rounded o.
   bool given_deltas = false;
 
   Program program;
-  /// One for each operand of the program, in any order. Those that other fields bring may be left out.
+  /// One for each operand of the program, in any order. The operands of other fields may be left out.
   std::vector<OperandSpec> operands;
 
   /// Whether backward() will be called; a problem without it needs no derivative.
   bool backward = false;
-  /// Whether forward() writes the LSE (backward needs it): natural log of the sum of exp of the modified scores,
-  /// f32 [batch, heads_q, seq_q], dense; [tokens_q, heads_q] with tokens_q.
+  /// Whether forward() writes the LSE (backward needs it): natural log of the sum of exp of the modified scores. It is
+  /// f32 [batch, heads_q, seq_q], dense, or [tokens_q, heads_q] with tokens_q.
   bool stats = false;
   /// Whether forward() writes the largest modified score of each row's kept keys: f32, of the LSE's shape; -inf for a
   /// row without one. A sink is no score.
   bool max_logit = false;
   /// Whether forward() writes the largest magnitude in o, before it is multiplied by 'scale_o' and rounded: f32, a
-  /// single element; NaN where o has one. Only if dtype is of eight bits.
+  /// single element; NaN where o has one. Only if dtype is FP8.
   bool amax_o = false;
   /// Whether calls may pass IndexOffsets other than zero, which every backend refuses otherwise (kInvalidArgument). The
-  /// backends of CUDA devices then build kernels that take them, of which cudnn's skip no tiles outside a band; the
-  /// host's are the same.
+  /// backends of CUDA devices then build kernels that take them; cudnn's then skip no tiles outside a band.
   bool index_offsets = false;
   /// Whether gradients must be the same bits each time that the same call is made on one machine. The host's backends'
   /// always are, for any number of threads. On a GPU it costs time, and with cuDNN memory: docs/problem.md.
@@ -198,8 +196,8 @@ struct AttentionProblem {
 /// that says what was expected, what was found and what to change. Sizes whose byte counts overflow are refused.
 SCOREMOD_API void validate(const AttentionProblem& problem);
 
-/// Reads a problem from JSON, described field by field in docs/problem.md, and validates it. What the file says of
-/// inputs is checked and left out; problem_file.hpp has it. Throws Error(kInvalidArgument) that names the field.
+/// Reads a problem from JSON, described field by field in docs/problem.md, and validates it. The file's inputs are
+/// checked and left out; problem_file.hpp reads them. Throws Error(kInvalidArgument) that names the field.
 SCOREMOD_API AttentionProblem parse_problem(std::string_view json);
 /// The problem as JSON with every field spelled out, and `scale` where it is given; parse_problem(to_json(p)) == p for
 /// a valid p.

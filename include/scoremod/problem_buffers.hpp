@@ -12,7 +12,7 @@
 
 namespace scoremod {
 
-/// Memory that the calls of one problem read beside what they write themselves.
+/// The inputs of one problem's calls, without the calls' own outputs.
 struct InputBuffers {
   ConstBuffer q, k, v, d_o;
   std::vector<OperandBuffer> operands;
@@ -26,7 +26,7 @@ struct OutputBuffers {
   Buffer amax_o = {};
 };
 
-/// Where inputs lie. They point into `inputs`.
+/// Pointers to the inputs. They point into `inputs`.
 SCOREMOD_API InputBuffers buffers_of(const ProblemInputs& inputs);
 
 /// The arguments of a call on this memory. A backward reads the o and lse that the forward wrote.
@@ -45,9 +45,9 @@ struct OutputTensor {
 /// Host memory for everything that the calls of one problem write, and the arguments that bind it with given inputs.
 class SCOREMOD_API ProblemBuffers {
  public:
-  /// Outputs of a valid problem: o; lse where it wants stats or backward; max_logit and amax_o where it wants those;
-  /// with backward dq, dk, dv and the gradient of each operand that has one. Every byte is 0xff: NaN in every float
-  /// dtype, so that what is never written shows. `inputs` must outlive this.
+  /// Outputs of a valid problem: o, and lse, max_logit and amax_o as it wants them. With backward also dq, dk, dv and
+  /// the gradient of each operand that has one. Every byte is 0xff, which is NaN in every float dtype, so that an
+  /// unwritten element shows. `inputs` must outlive this.
   ProblemBuffers(const AttentionProblem& problem, InputBuffers inputs);
 
   /// Valid as long as this is, and not moved.

@@ -11,7 +11,7 @@
 
 namespace scoremod {
 
-/// Where the values of a tensor come from.
+/// The source of a tensor's values.
 enum class InputKind : std::uint8_t {
   kNpy,       ///< a NumPy file
   kValues,    ///< written out, in row-major order
@@ -31,7 +31,7 @@ struct InputSpec {
   bool operator==(const InputSpec&) const = default;
 };
 
-/// A PROBLEM file: what is computed, and of which numbers. A tensor without an entry in `inputs` is random.
+/// A PROBLEM file: the problem, and its inputs. A tensor without an entry in `inputs` is random.
 struct ProblemFile {
   AttentionProblem problem;
   std::vector<InputSpec> inputs;

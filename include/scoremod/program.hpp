@@ -20,8 +20,8 @@ SCOREMOD_API const char* to_string(Type type);
 enum class Axis : std::uint8_t { kBatch, kHead, kQuery, kKey };
 inline constexpr int kAxisCount = 4;
 
-/// What a node does. One table (src/ir/op_table.cpp, printed in docs/ops.md) says each op's name, types, meaning and
-/// edge cases.
+/// The operation of a node. One table (src/ir/op_table.cpp, printed in docs/ops.md) says each op's name, types, meaning
+/// and edge cases.
 enum class Op : std::uint8_t {
   // clang-format off
   // Leaves.
@@ -55,10 +55,9 @@ struct Node {
   bool operator==(const Node&) const = default;
 };
 
-/// A named tensor that the program reads.
-/// Broadcast form (table_rank == 0): the tensor has one dimension for each axis in `axes`, in the order b, h, q, kv,
-/// and is read at the current element; no axis at all is a scalar. Table form (table_rank > 0): read by kGather at
-/// computed indices, each clamped to the table's extent.
+/// A named tensor that the program reads. Broadcast form (table_rank == 0): it has one dimension for each axis in
+/// `axes`, in the order b, h, q, kv. It is read at the current element; without axes it is a scalar. Table form
+/// (table_rank > 0): read by kGather at computed indices, each clamped to the table's extent.
 struct OperandDecl {
   std::string name;
   Type type = Type::kF32;
@@ -71,7 +70,7 @@ struct OperandDecl {
   bool operator==(const OperandDecl&) const = default;
 };
 
-/// What a program computes for each (b, h, q, kv). A user's program has kValue and, if it masks, kKeep; a derivative
+/// The outputs of a program for each (b, h, q, kv). A user's program has kValue and, if it masks, kKeep; a derivative
 /// (see autodiff) has all four.
 enum class RootKind : std::uint8_t {
   kValue,           ///< f32: the modified score
@@ -90,8 +89,8 @@ struct Root {
   bool operator==(const Root&) const = default;
 };
 
-/// An immutable scalar program over the score: hash-consed, free of dead nodes and numbered canonically (depth first
-/// from the roots), so that equal structure means equal vectors. Cheap to copy.
+/// An immutable scalar program over the score. It is hash-consed, free of dead nodes and numbered canonically (depth
+/// first from the roots), so equal structure means equal vectors. Cheap to copy.
 class SCOREMOD_API Program {
  public:
   /// The identity: value = score, nothing masked.

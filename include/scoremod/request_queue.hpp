@@ -12,7 +12,7 @@
 
 namespace scoremod {
 
-/// What came of a request: the four kinds of Error, and what a queue itself may answer.
+/// The outcome of a request: the four kinds of Error, and the queue's own answers.
 enum class ReplyStatus : std::uint8_t {
   kDone,  ///< the work is done, on a device too, and the outputs may be read
   kInvalidArgument,
@@ -35,7 +35,7 @@ struct Reply {
 struct RequestQueueOptions {
   /// Requests that may wait to begin, at least 1.
   std::size_t capacity = 64;
-  /// What submit() does where so many wait: blocks until one has begun, or has the request answered with kFull.
+  /// If the queue is full, submit() blocks until one has begun, or with this flag answers the request with kFull.
   bool refuse_when_full = false;
   /// Requests that run at the same time, each in a thread of the queue and with a workspace of its own; at least 1. On
   /// the host one call uses all cores by itself.
@@ -51,8 +51,7 @@ struct RequestQueueOptions {
 class SCOREMOD_API RequestQueue {
  public:
   /// Called once, by a thread of the queue or by the one that submits or shuts down, and never while the queue holds a
-  /// lock: it may submit further requests (where the queue refuses when it is full, or has room). What it throws is
-  /// dropped.
+  /// lock. It may submit further requests if the queue refuses when full, or has room. Its exceptions are dropped.
   using Callback = std::function<void(const Reply&)>;
 
   /// Throws Error(kInvalidArgument) for a capacity or a number of threads below 1.
@@ -72,7 +71,7 @@ class SCOREMOD_API RequestQueue {
   /// on: requests may come meanwhile, and are not waited for. Throws Error(kInvalidArgument) in a callback, whose
   /// request would be waited for.
   void drain();
-  /// Answers all requests that wait, and all that come later, with kShutDown, and returns once those that run have been
+  /// Answers all requests that wait, and all that come later, with kShutDown. Returns once running ones have been
   /// answered; in a callback it does not wait for these. May be called again.
   void shut_down();
   /// Requests that wait to begin.

@@ -28,22 +28,22 @@ struct Sizes {
   std::int64_t heads_kv = 0;
   std::int64_t seq_q = 0;
   std::int64_t seq_kv = 0;
-  std::int64_t tokens_q = 0;  ///< of ragged tensors, and so is the next
+  std::int64_t tokens_q = 0;  ///< of varlen tensors, and so is the next
   std::int64_t tokens_kv = 0;
   std::int64_t blocks = 0;               ///< of the pool of paged keys
   std::int64_t blocks_per_sequence = 0;  ///< the width of the page tables
   /// Absent: as the problem says, which is dense where it gives none.
   std::optional<Strides> q, k, v, o, d_o, dq, dk, dv;
-  std::vector<OperandSizes> operands;  ///< those of which there is something to say
+  std::vector<OperandSizes> operands;  ///< only those whose shape or strides the problem leaves open
 
   bool operator==(const Sizes&) const = default;
 };
 
-/// Whether calls have to bring a size of the problem.
+/// Whether calls have to pass a size of the problem.
 SCOREMOD_API bool has_open_sizes(const AttentionProblem& problem);
 
-/// The problem of a call with these sizes, none of which is open. Throws Error(kInvalidArgument) where a size is
-/// missing, is another than the problem's, or makes a problem that validate() refuses.
+/// The problem of a call with these sizes; none stays open. Throws Error(kInvalidArgument) if a size is missing,
+/// differs from the problem's, or makes a problem that validate() refuses.
 SCOREMOD_API AttentionProblem problem_at(const AttentionProblem& problem, const Sizes& sizes);
 
 }  // namespace scoremod

@@ -7,9 +7,9 @@
 
 namespace scoremod {
 
-/// Lets buffers of the host be used with an attention wherever it takes its tensors from: to try things, to check them,
-/// and for small problems. An attention of the host gets the caller's own buffers; one of a device gets copies there,
-/// which live as long as the staging. Memory that is staged twice has one copy.
+/// Makes host buffers usable with any attention: to try things, to check them, and for small problems. An attention of
+/// the host gets the caller's own buffers. One of a device gets copies there, which live as long as the staging. Memory
+/// that is staged twice has one copy.
 class SCOREMOD_API Staging {
  public:
   explicit Staging(const Attention& attention);
@@ -17,8 +17,8 @@ class SCOREMOD_API Staging {
   Staging& operator=(Staging&&) noexcept;
   ~Staging();
 
-  /// The arguments with every buffer where the attention wants it, for calls on stream(). What outputs hold is copied
-  /// too, so that gaps between their elements stay. Throws Error(kEnvironment) when the device has no memory left.
+  /// The arguments with every buffer where the attention wants it, for calls on stream(). Outputs are copied too, so
+  /// that gaps between their elements stay unchanged. Throws Error(kEnvironment) when the device has no memory left.
   ForwardArgs stage(const ForwardArgs& host);
   BackwardArgs stage(const BackwardArgs& host);
   /// Scratch memory there.

@@ -11,15 +11,15 @@
 
 namespace scoremod {
 
-/// What one tensor of a problem looks like in memory.
+/// The shape and layout of one tensor of a problem.
 struct TensorInfo {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  ///< in elements, one per dimension
-  /// The dimensions of `shape`: "BSHD", "SBHD", "BHSD" or "THD" for q, k, v and o, where B and S are the blocks of a
-  /// pool and the positions in one if k and v are paged; "BHS" or "TH" for lse; for an operand the axes that it varies
-  /// along ("h, kv_idx"), or "table".
+  /// The dimensions of `shape`. "BSHD", "SBHD", "BHSD" or "THD" for q, k, v and o. In a paged KV cache, B is a page of
+  /// k or v and S a position in it. "BHS" or "TH" for lse. For an operand the axes that it varies along ("h, kv_idx"),
+  /// or "table".
   std::string dimensions;
   std::size_t bytes = 0;      ///< from the first element to the end of the last
   bool has_gradient = false;  ///< whether backward() writes its gradient
@@ -27,9 +27,9 @@ struct TensorInfo {
   bool operator==(const TensorInfo&) const = default;
 };
 
-/// The tensors of a problem: q, k, v, o (shapes in the order of their layout, also where explicit strides are given),
-/// lse, then the operands in the order of the program's declarations, whose gradients have their shapes and strides.
-/// Throws what validate() throws.
+/// The tensors of a problem: q, k, v, o, lse, then the operands in the order of the program's declarations. Shapes of
+/// q, k, v and o are in the order of their layout, even with explicit strides. Gradients have the shapes and strides of
+/// their operands. Throws what validate() throws.
 SCOREMOD_API std::vector<TensorInfo> tensors_of(const AttentionProblem& problem);
 
 /// d_o, dq, dk and dv, which lie as o, q, k and v unless the problem says otherwise; also of problems without backward.

@@ -12,10 +12,10 @@ namespace scoremod {
 ///     backward = pairs * (6 dim_qk + 4 dim_v)     Q K^T again, dQ, dK; dP and dV
 ///
 /// A multiplication and an addition count as two; softmax and the program are not counted. `pairs` is the number of
-/// (query, key) pairs over all batches and query heads that the mask keeps: exact for full, empty and band masks and
-/// constant prefixes; otherwise an upper bound, of the band alone if there is one.
+/// (query, key) pairs over all batches and query heads that the mask keeps. It is exact for full, empty and band masks
+/// and constant prefixes. For other masks it is an upper bound: that of the band, if there is one.
 ///
-/// Bytes are those of the tensors that a call reads and writes, each once: what must pass through memory at least.
+/// Bytes are those of the tensors that a call reads and writes, each once: the least that must pass through memory.
 struct WorkEstimate {
   double pairs = 0;        ///< that count
   double dense_pairs = 0;  ///< without any mask

@@ -17,7 +17,7 @@
 /// Ready-made score_mods and mask_mods. Each is a function for C++ and an entry of entries() for files and tools.
 ///
 /// Positions are global. A distance is q - kv: positive when the key lies before the query. Every parameter is checked:
-/// Error(kInvalidArgument) names the one that is wrong. Where a modifier reads tensors, its last arguments are their
+/// Error(kInvalidArgument) names the one that is wrong. If a modifier reads tensors, its last arguments are their
 /// operands' names.
 namespace scoremod::zoo {
 
@@ -48,15 +48,14 @@ SCOREMOD_API ScoreMod relative_table(int max_distance, std::string table = "rela
 /// s / temperature[h]. Operand: temperature f32 [heads].
 SCOREMOD_API ScoreMod head_temperature(std::string temperature = "temperature");
 
-// Mask modifiers: what is kept.
+// Mask modifiers, and the elements that they keep.
 
 /// kv <= q: query 0 sees key 0 (top-left aligned).
 SCOREMOD_API MaskMod causal();
 /// kv <= q + (seq_kv - seq_q): the last query sees the last key (bottom-right aligned).
 SCOREMOD_API MaskMod causal_bottom_right(std::int64_t seq_q, std::int64_t seq_kv);
-/// kv <= q + (end_kv - end_q), where a sequence's end is its batch's length if it has one, else its size: the last
-/// query of a batch sees its last key. Operands: lengths_q, lengths_kv i32 [batch], by those names, of what has
-/// lengths.
+/// kv <= q + (end_kv - end_q): the last query of a batch sees its last key. A sequence's end is its batch's length if
+/// it has one, else its size. Operands: lengths_q, lengths_kv i32 [batch], for the sides that have lengths.
 SCOREMOD_API MaskMod causal_bottom_right(const Sizes& sizes);
 /// |q - kv| <= window, inclusive: up to 2 * window + 1 keys. window >= 0.
 SCOREMOD_API MaskMod sliding_window(int window);
@@ -76,8 +75,8 @@ SCOREMOD_API MaskMod padding(std::string lengths = "lengths");
 /// |q - kv| <= window * dilation, inclusive, and q - kv is a multiple of dilation: up to `window` keys on each side and
 /// the query itself. window >= 0, dilation >= 1. (Longformer, https://arxiv.org/abs/2004.05150.)
 SCOREMOD_API MaskMod dilated_window(int window, int dilation);
-/// Positions are pixels, row by row, of an image `width` wide: |x_q - x_kv| <= radius_x and |y_q - y_kv| <= radius_y,
-/// inclusive, with x = position % width and y = position // width. The window is cut, not shifted, at the image's
+/// Positions are pixels, row by row, of an image `width` wide: x = position % width and y = position // width. Kept are
+/// |x_q - x_kv| <= radius_x and |y_q - y_kv| <= radius_y, inclusive. The window is cut, not shifted, at the image's
 /// borders. width >= 1, radii >= 0.
 SCOREMOD_API MaskMod neighborhood_2d(int width, int radius_x, int radius_y);
 /// kv < global_tokens or q < global_tokens or |q - kv| <= window, inclusive. Both >= 0. (Longformer,
@@ -87,14 +86,14 @@ SCOREMOD_API MaskMod global_window(int global_tokens, int window);
 // Numbers that go with them.
 
 /// ALiBi's slopes for any number of heads >= 1, as the authors' code computes them (get_slopes in
-/// https://github.com/ofirpress/attention_with_linear_biases): 2^(-8 i / n) for i = 1..n when n is a power of two; else
-/// those of the power of two p below, then every other one of 2 p.
+/// https://github.com/ofirpress/attention_with_linear_biases). For n a power of two they are 2^(-8 i / n) with i =
+/// 1..n. Otherwise they are those of the power of two p below, then every other one of 2 p.
 SCOREMOD_API std::vector<float> alibi_slopes(int heads);
-/// T5's bucket of a distance, 0 .. num_buckets - 1, from kv - q. Let n be num_buckets, halved if bidirectional (keys
-/// after the query then use the upper half; otherwise they share bucket 0), d = |kv - q| and e = n / 2. The bucket is d
-/// below e, and from there e + floor(log(d / e) / log(max_distance / e) * (n - e)), at most n - 1.
-/// (_relative_position_bucket in https://github.com/google-research/text-to-text-transfer-transformer's models.)
-/// The formula is evaluated exactly, in integers: it does not depend on how a backend rounds log().
+/// T5's bucket of a distance, 0 .. num_buckets - 1, from kv - q. Let d = |kv - q|, e = n / 2, and let n be num_buckets,
+/// halved if bidirectional. Keys after the query then use the upper half; otherwise they share bucket 0. The bucket is
+/// d below e, and from there e + floor(log(d / e) / log(max_distance / e) * (n - e)), at most n - 1.
+/// (_relative_position_bucket in https://github.com/google-research/text-to-text-transfer-transformer's models.) The
+/// formula is evaluated exactly, in integers: it does not depend on how a backend rounds log().
 SCOREMOD_API int t5_bucket(std::int32_t key_minus_query, bool bidirectional, int num_buckets, int max_distance);
 
 // By name.
@@ -151,10 +150,10 @@ struct Sizes {
   std::int64_t heads = 1;  ///< query heads
   std::int64_t seq_q = 1;
   std::int64_t seq_kv = 1;
-  /// Whether the problem has `lengths`: what is aligned with a sequence's end is then aligned with each batch's own.
+  /// Whether the problem has `lengths`: a modifier that is aligned with a sequence's end then follows each batch's own.
   bool lengths_q = false;
   bool lengths_kv = false;
-  /// Likewise whether it has `tokens_q` and `tokens_kv`; lengths go before the ends that offsets say.
+  /// Whether the problem has `tokens_q` and `tokens_kv`. Lengths take precedence over the ends that offsets give.
   bool offsets_q = false;
   bool offsets_kv = false;
 };
@@ -171,7 +170,7 @@ struct OperandNeed {
   bool operator==(const OperandNeed&) const = default;
 };
 
-/// What make() returns: the modifier of the entry's kind, and its operands.
+/// The result of make(): the modifier of the entry's kind, and its operands.
 struct Modifier {
   Kind kind = Kind::kScoreMod;
   ScoreMod score_mod;
@@ -179,8 +178,8 @@ struct Modifier {
   std::vector<OperandNeed> operands;
 };
 
-/// Makes an entry's modifier. Throws Error(kInvalidArgument) for an unknown name or parameter (the message lists what
-/// there is), a missing one, a wrong type, and a value out of bounds.
+/// Makes an entry's modifier. Throws Error(kInvalidArgument) for an unknown name or parameter (the message lists the
+/// known ones), a missing one, a wrong type, and a value out of bounds.
 SCOREMOD_API Modifier make(std::string_view name, const Parameters& parameters, const Sizes& sizes);
 
 /// Several modifiers as one program.
@@ -189,8 +188,9 @@ struct Combination {
   std::vector<OperandNeed> operands;  ///< in the order of program.operands()
 };
 
-/// Composes the score_mods in order (the first gets the score), and keeps what every mask_mod keeps. Modifiers that
-/// name the same operand share it. Throws Error(kInvalidArgument) when they need it in different dtypes or shapes.
+/// Composes the score_mods in order (the first gets the score), and keeps the elements that every mask_mod keeps.
+/// Modifiers that name the same operand share it. Throws Error(kInvalidArgument) when they need it in different dtypes
+/// or shapes.
 SCOREMOD_API Combination combine(std::span<const Modifier> modifiers);
 
 }  // namespace scoremod::zoo

@@ -39,8 +39,8 @@ IndexRange range_over(const AffineForm& form, const IndexBox& box);
 /// most 2^24).
 bool is_exact(const IndexRange& range, Type type);
 
-/// For each node the form that its value has when neither it nor what it is made of wraps or rounds (see is_exact);
-/// empty where there is none. Covers i32 and integer-valued f32.
+/// The affine form of each node's value, valid if neither it nor its parts wrap or round (see is_exact); empty if there
+/// is none. Covers i32 and integer-valued f32.
 std::vector<std::optional<AffineForm>> affine_forms(const Program& program);
 
 }  // namespace scoremod::analysis

@@ -7,7 +7,7 @@
 
 namespace scoremod::analysis {
 
-/// What a node's value varies with.
+/// The indices and inputs that a node's value depends on.
 struct Dependence {
   std::array<bool, kAxisCount> axes{};
   bool score = false;  ///< the score or the upstream gradient

@@ -16,7 +16,7 @@ struct Linear {
 };
 using MaybeLinear = std::optional<Linear>;
 
-/// Of an i32 node that varies with queries or keys.
+/// The linear form of an i32 node that varies with queries or keys.
 MaybeLinear linear_of(const Program& program, const Node& node, const std::vector<MaybeLinear>& forms) {
   switch (node.op) {
     case Op::kQueryIdx: return Linear{1, 0};
@@ -48,7 +48,7 @@ MaybeLinear linear_of(const Program& program, const Node& node, const std::vecto
 bool compares_differences(const Node& node, const std::vector<MaybeLinear>& forms) {
   if (node.op < Op::kEq || node.op > Op::kGe) return false;
   const MaybeLinear &x = forms[node.args[0]], &y = forms[node.args[1]];
-  // Multiples of an index may wrap for some and not for others; what masks::classify() calls a band may not either.
+  // Multiples of an index may wrap for some and not for others, and so may a band of masks::classify().
   const auto small = [](std::uint32_t factor) { return factor + 1 <= 2; };
   if (!x || !y || !small(x->q) || !small(x->kv) || !small(y->q) || !small(y->kv)) return false;
   return x->q - y->q + x->kv - y->kv == 0;

@@ -39,8 +39,7 @@ ValueRange int_range(double lo, double hi) {
 bool is_exact_integer(double x) { return std::abs(x) <= kMaxExactFloat && std::trunc(x) == x; }
 
 /// The range of an f32 result whose exact value lies in lo..hi. Widened by more than one rounding, flush to zero
-/// included, unless the ends are exact: rounding is monotonic, so that what lies between two f32 rounds to between
-/// them.
+/// included, unless the ends are exact. Rounding is monotonic, so a number between two f32 rounds to between them.
 ValueRange rounded(double lo, double hi, bool maybe_nan, bool integral) {
   if (integral && is_exact_integer(lo) && is_exact_integer(hi)) return {lo, hi, maybe_nan};
   constexpr double kRelative = 0x1p-22;

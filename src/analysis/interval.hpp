@@ -23,7 +23,7 @@ ValueRange everything(Type type);
 /// The one value of a constant.
 ValueRange constant_range(const Node& node);
 
-/// A range that holds what eval_op gives for all arguments in these ranges, whether f32 is evaluated in single or in
+/// A range that holds eval_op's result for all arguments in these ranges, whether f32 is evaluated in single or in
 /// double precision. An i32 result that may wrap is everything. `node` is any op but a leaf, `arg_type` the type of its
 /// first argument.
 ValueRange range_of_op(const Node& node, Type arg_type, std::span<const ValueRange> args);

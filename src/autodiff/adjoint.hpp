@@ -19,9 +19,9 @@ struct Literal {
 
 /// The adjoint of a node: `factor * value` where every literal of `path` is met, exactly zero elsewhere.
 ///
-/// Keeping the conditions beside the value, instead of writing select(c, g, 0) at once, is what keeps 0 * inf out of
-/// gradients: the products with local derivatives are made under the conditions, and the select comes last, whatever
-/// the product is where the branch was not taken. It costs nothing: as many selects, only later.
+/// The conditions stay beside the value, in place of select(c, g, 0) at once, to keep 0 * inf out of gradients.
+/// Products with local derivatives are made first, and the select comes last and drops branches that were not taken. It
+/// costs nothing: as many selects, only later.
 ///
 /// Keeping constant factors apart lets them cancel: cap * tanh(score / cap) has the derivative 1 - t * t, without the
 /// cap.
@@ -31,8 +31,8 @@ struct Adjoint {
   double factor = 1;
 };
 
-/// What an argument gets from a node's adjoint: `factor * value`, under `condition` when there is one. `value` is made
-/// from the adjoint's value, and the adjoint's factor and path come on top.
+/// One term of an argument's adjoint: `factor * value`, under `condition` when there is one. `value` is made from the
+/// node's adjoint, and the adjoint's factor and path come on top.
 struct Contribution {
   NodeId value = kNoNode;
   std::optional<Literal> condition;

@@ -44,7 +44,7 @@ class Walker {
     }
   }
 
-  /// Marks what depends on a variable through differentiable ops: adjoints of anything else would be dead code.
+  /// Marks nodes that depend on a variable through differentiable ops: adjoints of all others would be dead code.
   void find_active() {
     for (NodeId id = 0; id < program_.nodes().size(); ++id) {
       const Node& node = program_.nodes()[id];
@@ -55,7 +55,7 @@ class Walker {
     }
   }
 
-  /// Sums what the node's users sent, and passes it on to the arguments.
+  /// Sums the adjoints from the node's users, and passes the sum on to the arguments.
   void visit(NodeId id) {
     if (parts_[id].empty()) return;
     const Adjoint adjoint = sum(builder_, std::move(parts_[id]));
@@ -100,7 +100,7 @@ class Walker {
 
   const Program& program_;
   ir::Builder builder_;
-  std::vector<std::vector<Adjoint>> parts_;  ///< by node: what its users have sent so far
+  std::vector<std::vector<Adjoint>> parts_;  ///< by node: the adjoints that its users have sent so far
   std::vector<bool> active_;
   std::vector<Variable> variables_;
 };

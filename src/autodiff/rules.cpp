@@ -47,7 +47,7 @@ Contribution scaled(double factor, Value value) { return {value.id, std::nullopt
 
 using Partial = Contribution (*)(const Site&);
 
-/// One row for each op: what each argument gets. An op without any has derivative zero wherever it has one.
+/// One row for each op: the adjoint of each argument. An op without any has derivative zero wherever it has one.
 struct Rule {
   Op op;
   std::array<Partial, 3> partials{};
@@ -100,7 +100,7 @@ Contribution pow_exponent(const Site& s) {
   return when(make(Op::kGt, s.x, constant(s.x, 0)), s.g * (s.v * make(Op::kLog, s.x)));
 }
 
-/// What the smaller (larger) of two gets: all of it, or half where both are equal, as jax.numpy.minimum has it.
+/// The smaller (larger) of two gets the whole adjoint, or half if both are equal, as in jax.numpy.minimum.
 Value share_of_extremum(const Site& s) { return select(make(Op::kEq, s.x, s.y), s.g * 0.5f, s.g); }
 
 /// The density of the normal distribution times x, plus its cumulative distribution.
@@ -146,7 +146,7 @@ constexpr std::array<Rule, kOpCount> kRules{{
      {[](const Site& s) { return plain(s.g); },
       [](const Site& s) { return scaled(-1, s.g * make(Op::kFloor, s.x / s.y)); }}},
     {Op::kPow, {pow_base, pow_exponent}},
-    // Of (y, x): x / (x^2 + y^2) and -y / (x^2 + y^2).
+    // The derivatives by (y, x): x / (x^2 + y^2) and -y / (x^2 + y^2).
     {Op::kAtan2,
      {[](const Site& s) { return plain(s.g / (s.x * s.x + s.y * s.y) * s.y); },
       [](const Site& s) { return scaled(-1, s.g / (s.x * s.x + s.y * s.y) * s.x); }}},

@@ -14,54 +14,54 @@
 
 namespace scoremod::backend {
 
-/// Up to here half of float32's spacing, 2^-17, is about what a sum of some hundreds of weights loses to rounding.
+/// Up to here half of float32's spacing, 2^-17, is about the rounding error of a sum of some hundreds of weights.
 inline constexpr float kMaxReadLse = 256;
 
-/// A way to run problems: the engine of a device, or the host's code. It says which candidates there are; the planner
-/// (src/planner) chooses, builds, verifies and stores, for all backends alike. Stateless.
+/// A way to run problems, on a device or by the host's code. It lists candidates; the planner (src/planner) chooses,
+/// builds, verifies and stores, for all backends alike. Stateless.
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
   virtual const MemorySpace& memory() const { return host_memory(); }
-  /// By how much the backend's exp, tanh, pow and the like may miss float32's own rounding, relative to the larger one
-  /// of 1 and the result.
+  /// The error of the backend's exp, tanh, pow and the like beyond float32's own rounding, relative to the larger of 1
+  /// and the result.
   virtual double function_error() const { return 0; }
   /// By how much its products of two float32 numbers may miss float32's own rounding, relatively.
   virtual double product_error() const { return 0; }
   /// Whether the backward computes weights from the forward's LSE, and so is no better than its rounding. One that says
   /// no may still do so where |LSE| is below kMaxReadLse.
   virtual bool backward_reads_lse() const { return true; }
-  /// What a store's files say of who made them: the name, and the version of the library behind it.
+  /// The backend's text in the store's files: its name, and the version of the library behind it.
   virtual std::string engine_text() const { return name(); }
   /// Whether it offers parts of a backward only, and so belongs to whatever is selected in its memory.
   virtual bool is_companion() const { return false; }
-  /// Whether tasks of this kind are its business at all: what it does not offer it gives no reasons against.
+  /// Whether the backend offers tasks of this kind at all; it gives no reasons against others.
   virtual bool offers(const Task& task) const { return task.attention != is_companion(); }
 
-  /// Puts what stands in for a driver in its place, where plans are to be built for a device elsewhere and this machine
-  /// has none. Throws Error(kEnvironment).
+  /// Loads a stub for the driver, if plans are to be built for a device elsewhere and this machine has none. Throws
+  /// Error(kEnvironment).
   virtual void prepare_building_elsewhere() const {}
   /// The properties of the current device as building elsewhere takes them; empty where this backend cannot say.
   virtual std::string device_properties_here() const { return {}; }
 
-  /// Whether what it builds for a problem serves all that differ from it in sizes alone.
+  /// Whether a plan for a problem serves all problems that differ from it in sizes alone.
   virtual bool serves_all_sizes() const { return false; }
   /// Whether it builds one plan at a time, so that processes of their own build several of them sooner.
   virtual bool builds_in_turn() const { return false; }
-  /// Where such a process finds the libraries that this one has.
+  /// The folders in which such a process finds the libraries that this one has.
   virtual std::vector<std::string> library_folders() const { return {}; }
 
-  /// Every reason against a task that is known before anything is lowered or built, without a device: of the problem
-  /// alone where `target` is null, and of the target's architecture too where it is not. Builds and tries nothing.
+  /// Every reason against a task that is known before anything is lowered or built, without a device. Without a
+  /// `target` they follow from the problem alone, else also from the target's architecture. Builds and tries nothing.
   virtual std::vector<UnsupportedReason> objections(const compiler::CompiledProblem& problem, const Task& task,
                                                     const Target* target) const = 0;
   /// The ways to do a task to which objections() has none, each once, and why there are no more. Builds and tries
   /// nothing, and needs no device.
   virtual std::vector<Candidate> candidates(const compiler::CompiledProblem& problem, const Task& task,
                                             const Target& target, std::vector<UnsupportedReason>& reasons) const = 0;
-  /// The sets of operands (ascending) whose gradients some candidates write beside dq, dk and dv. `notes` becomes why
-  /// others are not among them, where that is worth saying.
+  /// The sets of operands (ascending) whose gradients some candidates write with dq, dk and dv. `notes` says why others
+  /// are not among them, if that is worth saying.
   virtual std::vector<std::vector<std::uint32_t>> fused_operand_gradients(const compiler::CompiledProblem&,
                                                                           const Target&,
                                                                           std::vector<std::string>& /*notes*/) const {
@@ -73,7 +73,7 @@ class Backend {
 std::span<const Backend* const> backends();
 /// The backend of this name; throws Error(kInvalidArgument) that lists the names, or kUnsupported if is_left_out().
 const Backend& find_backend(const std::string& name);
-/// The same, companions too, which nobody asks for by name but another process of the library.
+/// Finds companions too, which only another process of the library asks for by name.
 const Backend& find_engine(const std::string& name);
 
 }  // namespace scoremod::backend

@@ -11,15 +11,15 @@
 
 namespace scoremod::backend {
 
-/// What outputs hold before a call.
+/// The contents of outputs before a call.
 enum class OutputFill {
-  kNan,  ///< every byte is 0xff, NaN in every float dtype, so that what is never written shows
+  kNan,  ///< every byte is 0xff, NaN in every float dtype, so that an unwritten element shows
   kNone  ///< whatever was there
 };
 
-/// What the calls of one direction of a problem read and write, in a memory space: for the runs that the library makes
-/// itself, to verify a plan or to time it. The inputs are copies of `inputs`; a backward's o and lse, which `fill` is
-/// for too, are the caller's to write.
+/// The tensors of calls of one direction, in a memory space. The library uses them for its own runs, to verify a plan
+/// or to time it. The inputs are copies of `inputs`. A backward's o and lse are filled by `fill` too; the caller must
+/// write them.
 class CallMemory {
  public:
   CallMemory(const AttentionProblem& problem, Direction direction, const MemorySpace& memory,

@@ -17,7 +17,7 @@
 
 namespace scoremod::backend {
 
-/// What one plan computes of a problem.
+/// The part of a problem that one plan computes.
 struct Task {
   Direction direction = Direction::kForward;
   bool attention = true;                         ///< backward: writes dq, dk and dv; else the operands' gradients alone
@@ -26,7 +26,7 @@ struct Task {
   bool operator==(const Task&) const = default;
 };
 
-/// Where plans are to run.
+/// The device that plans are to run on.
 struct Target {
   DeviceProperties device;
   int ordinal = 0;        ///< of the device, where it is here
@@ -40,7 +40,7 @@ struct Prediction {
   std::string source;  ///< such as "measured patterns, scaled by the mask's work"
 };
 
-/// What was built for a plan: it can be stored, and serves every problem with the same plan key.
+/// The result of building a plan: it can be stored, and serves every problem with the same plan key.
 class Artifact {
  public:
   virtual ~Artifact() = default;
@@ -50,17 +50,17 @@ class Artifact {
   virtual std::size_t workspace_bytes() const { return 0; }
 };
 
-/// What came of a build: something, or the engine's words of refusal. Any other failure is thrown.
+/// The outcome of a build: an artifact, or the backend's words of refusal. Any other failure is thrown.
 struct BuildResult {
   std::shared_ptr<const Artifact> artifact;
   std::string refusal;
 };
 
-/// What runs: the forward, or the backward (of the task's outputs).
+/// The plan that runs: the forward, or the backward (of the task's outputs).
 struct ExecutablePlan {
   std::shared_ptr<const ForwardPlan> forward;
   std::shared_ptr<const BackwardPlan> backward;
-  std::string note;  ///< what it consists of, for people
+  std::string note;  ///< its parts, for people
 
   std::size_t workspace_bytes() const { return forward ? forward->workspace_bytes() : backward->workspace_bytes(); }
 };
@@ -69,29 +69,29 @@ struct ExecutablePlan {
 class Recipe {
  public:
   virtual ~Recipe() = default;
-  /// Builds for a device that need not be here. Throws Error(kEnvironment) where the build fails for another reason
-  /// than that the engine does not support it.
+  /// Builds for a device that need not be here. Throws Error(kEnvironment) if the build fails for a reason other than
+  /// missing support by the backend.
   virtual BuildResult build(const Target& target) const = 0;
   /// From serialize()'s bytes, for a device that is here. Throws Error where they are damaged or of another kind.
   virtual std::shared_ptr<const Artifact> load(std::span<const std::byte> bytes, const Target& target) const = 0;
   /// Ready to run on the target, which is here.
   virtual ExecutablePlan plan(std::shared_ptr<const Artifact> artifact, const PlanOptions& options) const = 0;
-  /// Whether build() and load() need the target's context where it is here, to which what they give then belongs. Else
+  /// Whether build() and load() need the target's context if it is here, to which their results then belong. Otherwise
   /// an artifact serves all devices of the target's kind, and is built while the context is being made.
   virtual bool needs_context() const { return true; }
 };
 
-/// A piece of a candidate, and what attention with it alone was measured to take.
+/// A piece of a candidate, and the measured time of attention with it alone.
 struct CandidatePart {
   std::string name;
   std::optional<double> milliseconds;  ///< absent where it was not timed
 };
 
-/// One way of an engine to do a task: plain data, and a recipe.
+/// One way of a backend to do a task: plain data, and a recipe.
 struct Candidate {
   Task task;
-  /// What a verification on the device vouches for: two candidates of equal keys are both right or both wrong. Empty
-  /// for what needs none: the host's backends, which are what verification goes by.
+  /// The key of verifications on the device: two candidates of equal keys are both right or both wrong. Empty for the
+  /// host's backends, which need none because verification relies on them.
   CandidateKey structural_key;
   /// Whether the library ships the knowledge that candidates of this key are right on this device.
   bool known_right = false;
@@ -100,17 +100,17 @@ struct Candidate {
   /// All that a refusal to build follows from, the compiler's version too, so that other processes need not try. Empty
   /// where it may follow from something else.
   CandidateKey refusal_key;
-  std::string label;  ///< such as "forward bf16 b4 h16 s4096x4096 d128": what a store's files say
+  std::string label;  ///< such as "forward bf16 b4 h16 s4096x4096 d128", for the store's files
   Prediction predicted;
   std::optional<std::size_t> workspace_bytes;  ///< where it is known before a build
   bool any_operand_gradients = false;  ///< backward: it also writes whichever operands' gradients a call asks for
-  // What explain shows.
-  std::vector<std::string> notes;  ///< what it consists of, and what is not known of it
+  // Texts and numbers that explain shows.
+  std::vector<std::string> notes;  ///< the parts of the plan, and its unknowns
   std::vector<CandidatePart> parts;
-  std::optional<double> base_milliseconds;  ///< what attention without a program took where the parts were timed
+  std::optional<double> base_milliseconds;  ///< the time of attention without a program where the parts were timed
   std::string
       parts_seen_on;      ///< where the parts were seen to be right, where that is not this architecture and version
-  std::size_t nodes = 0;  ///< of the program, inside the engine's kernel
+  std::size_t nodes = 0;  ///< of the program, inside the backend's kernel
   std::size_t computed_operands = 0;  ///< tensors computed before it runs
   std::shared_ptr<const Recipe> recipe;
 };

@@ -10,12 +10,12 @@
 
 namespace scoremod::backend {
 
-/// A key of a candidate, made when it is first asked for: an answer that builds nothing asks for none, and some are
+/// A key of a candidate, made when it is first asked for. An answer that builds nothing asks for none, and some are
 /// made of kernels' whole text. Copies share it; any thread may ask.
 class CandidateKey {
  public:
   CandidateKey() = default;
-  // Both convert: a backend assigns what it has.
+  // Both convert, because a backend has one or the other.
   CandidateKey(Bytes bytes) {  // NOLINT(google-explicit-constructor)
     if (!bytes.empty()) made_ = std::make_shared<Made>(std::move(bytes));
   }

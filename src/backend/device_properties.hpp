@@ -8,7 +8,7 @@
 
 namespace scoremod::backend {
 
-/// What is known of a device that plans are made for, which need not be here: the JSON text that cuDNN itself
+/// Properties of a device that plans are made for, which need not be here. They are the JSON text that cuDNN itself
 /// writes (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION), and the parts of it that scoremod reads.
 struct DeviceProperties {
   std::string json;
@@ -22,14 +22,14 @@ struct DeviceProperties {
   /// Reads cuDNN's JSON. Throws Error(kInvalidArgument) for text that is not a device's properties.
   static DeviceProperties parse(std::string_view json);
 
-  /// "sm_90 NVIDIA H200", or "host": what a store's files say of their device.
+  /// "sm_90 NVIDIA H200", or "host": the device in a store's files.
   std::string label() const;
 
-  /// "sm_90": the family that lowering rules and pattern tables go by.
+  /// "sm_90": the family that selects lowering rules and pattern tables.
   std::string architecture() const;
 
-  /// "sm_90, 132 multiprocessors, 232448 bytes of shared memory per block": equal for two devices exactly when a plan
-  /// built for one may run on the other. Clocks, memory size and place in the machine don't matter to a plan.
+  /// "sm_90, 132 multiprocessors, 232448 bytes of shared memory per block". Two devices have equal texts exactly if a
+  /// plan built for one may run on the other. Clocks, memory size and place in the machine don't matter to a plan.
   std::string identity() const;
 };
 

@@ -14,8 +14,8 @@ struct DeviceRates {
   bool operator==(const DeviceRates&) const = default;
 };
 
-/// Of a device's properties as cuDNN writes them. What they leave out (earlier versions have no width of the memory's
-/// bus) is taken to stand in the same relation to the number of multiprocessors as an H200's. Throws
+/// The rates of a device by its properties as cuDNN writes them. Properties that are missing (earlier versions have no
+/// width of the memory's bus) are scaled from an H200's by the number of multiprocessors. Throws
 /// Error(kInvalidArgument) for text that is not a device's properties.
 DeviceRates device_rates(std::string_view properties_json);
 

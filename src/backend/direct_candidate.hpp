@@ -14,8 +14,8 @@ struct DirectPlans {
   std::function<std::unique_ptr<BackwardPlan>(const compiler::CompiledProblem&, const PlanOptions&)> backward;
 };
 
-/// A task's one candidate where plans are made at once and write whichever operands' gradients a call asks for. What it
-/// takes is predicted from the matrix products of all pairs, at `flops_per_millisecond`.
+/// A task's one candidate if plans are made at once and write every operand gradient that a call asks for. Its time is
+/// predicted from the MMAs of all pairs, at `flops_per_millisecond`.
 Candidate direct_candidate(const compiler::CompiledProblem& problem, const Task& task, double flops_per_millisecond,
                            DirectPlans plans);
 

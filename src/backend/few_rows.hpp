@@ -7,8 +7,8 @@
 
 namespace scoremod::backend {
 
-/// Queries or keys that a backward sums over, up to which o's rounding would be much of the error: rows' deltas, the
-/// sums of o d_o, are then made from weights and their gradients. A trial has as many of them as the problem.
+/// A backward that sums over at most so many queries or keys would suffer from o's rounding. Rows' deltas, rowsum(o *
+/// d_o), are then made from weights and their gradients. A trial has as many queries and keys as the problem.
 inline constexpr std::int64_t kFewRows = 64;
 
 inline bool has_few_rows(const AttentionProblem& problem) {

@@ -90,7 +90,7 @@ DeviceScope::~DeviceScope() {
   try {
     space_.make_current(*before_);
   } catch (const Error&) {
-    // It was current before. What failed is something that was enqueued earlier; the next call says so.
+    // It was current before. A failure here is of work that was enqueued earlier; the next call reports it.
   }
 }
 

@@ -13,7 +13,7 @@
 
 namespace scoremod::backend {
 
-/// Measures the time of what is enqueued between start() and stop(). Both may throw Error(kEnvironment).
+/// Measures the time of work that is enqueued between start() and stop(). Both may throw Error(kEnvironment).
 class Stopwatch {
  public:
   virtual ~Stopwatch() = default;
@@ -22,7 +22,7 @@ class Stopwatch {
   virtual double stop() = 0;
 };
 
-/// What a thread needs around it while it plans; see MemorySpace::enter_planning().
+/// A scope that a thread needs while it plans; see MemorySpace::enter_planning().
 class PlanningScope {
  public:
   virtual ~PlanningScope() = default;
@@ -37,29 +37,29 @@ class MemorySpace {
   /// Every tensor of a call starts at a multiple of this many bytes, or of its element's size where that is larger.
   virtual std::size_t alignment() const = 0;
 
-  /// The stream for what the library enqueues by itself on the calling thread, which disturbs no other stream. Null on
-  /// the host, which ignores streams.
+  /// The stream of the library's own work on the calling thread, which disturbs no other stream. Null on the host,
+  /// which ignores streams.
   virtual void* own_stream() const { return nullptr; }
-  /// At least 64-byte aligned, for what is enqueued on `stream` from now on, and for all others once they have waited
-  /// for it. std::bad_alloc or Error(kEnvironment) when there is not enough.
+  /// At least 64-byte aligned, for later work on `stream`, and for other streams once they have waited for it.
+  /// std::bad_alloc or Error(kEnvironment) if there is not enough.
   virtual void* allocate(std::size_t bytes, void* stream) const = 0;
-  /// Frees it once what was enqueued on `stream` before is done.
+  /// Frees it once the earlier work on `stream` is done.
   virtual void release(void* data, void* stream) const noexcept = 0;
-  /// Copies run on own_stream(), after what was enqueued there before, and return when the bytes are there.
+  /// Copies run on own_stream(), after its earlier work, and return when the bytes are there.
   virtual void copy_in(void* to, const void* host, std::size_t bytes) const = 0;
   virtual void copy_out(void* host, const void* from, std::size_t bytes) const = 0;
-  /// Waits for what was enqueued on a stream; null is the default stream.
+  /// Waits for the work on a stream; null is the default stream.
   virtual void wait(void* stream) const = 0;
   /// Whether a stream captures a graph, whose replays may come at any time.
   virtual bool is_capturing(void*) const { return false; }
-  /// Measures work on a stream. By default it goes by the host's clock, and waits for the stream.
+  /// Measures work on a stream. By default it uses the host's clock, and waits for the stream.
   virtual std::unique_ptr<Stopwatch> stopwatch(void* stream) const;
 
   /// The ordinal of the device that the calling thread's calls go to; the host has one device, 0.
   virtual int current_device() const = 0;
-  /// The id of what a loaded plan belongs to beside its device: the calling thread's CUDA context; 0 on the host.
+  /// The id of the context that a loaded plan belongs to: the calling thread's CUDA context; 0 on the host.
   virtual std::uint64_t context() const { return 0; }
-  /// The same, where the calling thread has one; else that of its device, whose making is begun on another thread.
+  /// The calling thread's context, if it has one. Otherwise another thread begins to make that of its device.
   virtual TargetContext begin_context() const { return context(); }
   /// The properties of the current device.
   virtual DeviceProperties describe() const = 0;
@@ -69,8 +69,8 @@ class MemorySpace {
   /// Throws Error(kInvalidArgument) when there is no such device.
   virtual void make_current(int device) const = 0;
 
-  /// What of a pointer makes it unfit for a call on the current device, whose ordinal is `device`: "memory of the
-  /// host", say. Empty when nothing is known against it. Every call asks it of every pointer.
+  /// Why a pointer is unfit for a call on the current device, whose ordinal is `device`: "memory of the host", say.
+  /// Empty when nothing is known against it. Every call asks it of every pointer.
   virtual std::string objection(const void* data, int device) const = 0;
 };
 
@@ -95,9 +95,9 @@ class DeviceScope {
 class OwnedMemory {
  public:
   OwnedMemory() = default;
-  /// For what is enqueued on `stream`, which outlives the memory.
+  /// For work on `stream`, which outlives the memory.
   OwnedMemory(const MemorySpace& space, std::size_t bytes, void* stream);
-  /// For what is enqueued on the space's own stream.
+  /// For work on the space's own stream.
   OwnedMemory(const MemorySpace& space, std::size_t bytes);
   OwnedMemory(OwnedMemory&& other) noexcept;
   OwnedMemory& operator=(OwnedMemory&& other) noexcept;

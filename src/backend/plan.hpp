@@ -37,7 +37,7 @@ struct BackwardTensors {
   std::span<void* const> d_operands;  ///< one per operand; null where not wanted
 };
 
-/// What may differ from call to call.
+/// Parameters that may differ from call to call.
 struct CallParameters {
   float scale = 1;
   IndexOffsets offsets;

@@ -82,7 +82,7 @@ const Backend& find_backend(const std::string& name) {
 
 const Backend& find_engine(const std::string& name) {
   if (const Backend* found = engine_named(name)) return *found;
-  fail_argument("expected the name of an engine of this library, found '", name, "'");
+  fail_argument("expected the name of a backend of this library, found '", name, "'");
 }
 
 }  // namespace scoremod::backend

@@ -15,7 +15,7 @@ class TargetContext {
   TargetContext(std::uint64_t known = 0) : context_(known) {}
   explicit TargetContext(std::shared_future<std::uint64_t> made) : context_(std::move(made)) {}
 
-  /// Waits for it. Throws what making it threw.
+  /// Waits for it. Rethrows the exception of making it.
   std::uint64_t id() const {
     const auto* made = std::get_if<std::shared_future<std::uint64_t>>(&context_);
     return made == nullptr ? std::get<std::uint64_t>(context_) : made->get();

@@ -41,7 +41,7 @@ enum class Rule : std::uint8_t {
 
 struct RuleInfo {
   Rule rule;
-  const char* id;       ///< what users and tests go by; never changed
+  const char* id;       ///< used by users and tests; never changed
   const char* meaning;  ///< of the rule, for the page
   const char* remedy;   ///< what would make it supported
 };
@@ -50,7 +50,7 @@ struct RuleInfo {
 std::span<const RuleInfo> unsupported_rules();
 const RuleInfo& info(Rule rule);
 
-/// Adds the reasons of an engine whose tensors are all dense and of one dtype: ragged, paged, dtype_o.
+/// Adds the reasons of a backend whose tensors are all dense and of one dtype: varlen, paged, dtype_o.
 void object_to_places(const AttentionProblem& problem, std::vector<UnsupportedReason>& reasons);
 
 /// A reason by this rule. `text` says what was expected and what was found; the remedy is the rule's unless another is

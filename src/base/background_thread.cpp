@@ -36,7 +36,7 @@ void BackgroundThread::work() {
     jobs_.pop_front();
     lock.unlock();
     job();
-    job = nullptr;  // what it holds is freed without the lock
+    job = nullptr;  // frees its state without the lock
     lock.lock();
   }
 }

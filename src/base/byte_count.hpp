@@ -6,8 +6,8 @@
 
 namespace scoremod {
 
-/// Numbers of bytes that do not wrap: what exceeds kMaxBytes is kMaxBytes, which no memory has. Sizes of a valid
-/// problem are up to 2^30 each, so that products of four leave 64 bits.
+/// Numbers of bytes that do not wrap: larger ones are kMaxBytes, which no memory has. Sizes of a valid problem are up
+/// to 2^30 each, so that products of four leave 64 bits.
 inline constexpr std::size_t kMaxBytes = PTRDIFF_MAX;
 
 inline std::size_t add_bytes(std::size_t x, std::size_t y) {

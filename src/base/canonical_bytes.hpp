@@ -10,8 +10,8 @@
 
 namespace scoremod {
 
-/// Writes values as bytes that are the same on every machine and that no other sequence of values has: each value is a
-/// tag of its type and then a fixed width, least significant byte first, or a length and that many bytes.
+/// Writes values as bytes that are the same on every machine and that no other sequence of values has. Each value is a
+/// tag of its type, then a fixed width, least significant byte first, or a length and that many bytes.
 class CanonicalWriter {
  public:
   CanonicalWriter& boolean(bool value);
@@ -33,9 +33,8 @@ class CanonicalWriter {
   Bytes bytes_;
 };
 
-/// Reads what a CanonicalWriter wrote, from bytes that nobody vouches for: after the first thing that is not what was
-/// asked for, ok() is false and everything reads as zero or empty. Never reads outside, never allocates more than there
-/// is.
+/// Reads a CanonicalWriter's bytes, which may be damaged. After the first mismatch ok() is false and everything reads
+/// as zero or empty. It never reads outside and never allocates more than there is.
 class CanonicalReader {
  public:
   explicit CanonicalReader(std::span<const std::byte> bytes) : rest_(bytes) {}

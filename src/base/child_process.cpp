@@ -45,7 +45,7 @@ class Descriptor {
 
 std::string system_words(const char* what, int error) { return concat(what, ": ", std::strerror(error)); }
 
-/// A file without a name, to be read from its beginning: a pipe would end this process by a signal where the child does
+/// A file without a name, to be read from its beginning. A pipe would end this process by a signal if the child does
 /// not read.
 bool write_input(const std::string& text, Descriptor& file) {
   file.set(memfd_create("scoremod", MFD_CLOEXEC));
@@ -59,7 +59,7 @@ bool write_input(const std::string& text, Descriptor& file) {
   return lseek(file.number(), 0, SEEK_SET) == 0;
 }
 
-/// This process's variables, but for those that are given, and these.
+/// This process's variables without the given ones, and these.
 std::vector<std::string> variables(const std::vector<std::pair<std::string, std::string>>& given) {
   std::vector<std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -80,7 +80,7 @@ int spawn(const ChildProcess& child, int input, int error_output, pid_t& pid) {
   posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, error_output, STDERR_FILENO);
-  // What the calling thread blocks or ignores is not for the child.
+  // The child must not inherit the signals that the calling thread blocks or ignores.
   sigset_t none, all;
   sigemptyset(&none);
   sigfillset(&all);
@@ -106,7 +106,7 @@ bool has_ended(pid_t pid, int& status) {
   return found == pid || (found < 0 && errno == ECHILD);
 }
 
-/// Reads what there is; false at the end of the stream.
+/// Reads all available bytes; false at the end of the stream.
 bool read_available(int descriptor, std::string& text) {
   std::array<char, 1024> part;
   const ssize_t count = ::read(descriptor, part.data(), part.size());

@@ -14,7 +14,7 @@ std::filesystem::path own_folder() {
   if (dladdr(reinterpret_cast<const void*>(&companion_file), &self) != 0) {
     file = std::filesystem::canonical(self.dli_fname, error);
   }
-  // The name of an executable is what it was called by, and may say nothing by now.
+  // The name of an executable is the one that it was called by, and may be stale.
   if (file.empty() || error) file = std::filesystem::canonical("/proc/self/exe", error);
   return file.parent_path();
 }

@@ -6,8 +6,8 @@
 
 namespace scoremod {
 
-/// Where a file that is installed with the library may lie: its folder `scoremod` is beside the library, or in the
-/// folder `lib` beside the one of an executable that has the library's code inside. None need exist.
+/// The possible places of a file that is installed with the library; none need exist. They are the folder `scoremod`
+/// beside the library, and the one in `lib` beside an executable that has the library's code inside.
 std::vector<std::filesystem::path> companion_file(std::string_view name);
 
 }  // namespace scoremod

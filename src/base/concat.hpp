@@ -8,7 +8,7 @@
 
 namespace scoremod {
 
-/// Each appends what operator<< would write, without making a stream, which takes longer than most texts do.
+/// Each appends the text of operator<<, without making a stream, which takes longer than most texts do.
 void append_part(std::string& text, std::string_view part);
 void append_part(std::string& text, long long number);
 void append_part(std::string& text, unsigned long long number);

@@ -10,8 +10,8 @@
 
 namespace scoremod {
 
-/// What callers who get no exceptions are told of the one that is being handled: answer(code, parts), where the parts
-/// of the message are valid during the call. Allocates nothing itself, for there may be no memory left.
+/// Describes the exception that is being handled to callers who get no exceptions: answer(code, parts). The parts of
+/// the message are valid during the call. It allocates nothing, because there may be no memory left.
 template <class Answer>
 auto answer_current_exception(const Answer& answer) {
   using Parts = std::initializer_list<std::string_view>;
@@ -24,8 +24,8 @@ auto answer_current_exception(const Answer& answer) {
                   Parts{"out of memory: the system refused an allocation; use a smaller problem or free memory"});
   } catch (const std::system_error& error) {
     return answer(ErrorCode::kEnvironment,
-                  Parts{"the system refused what was asked of it, such as one more thread: ", error.what(),
-                        "; raise the limit that it has (ulimit -u, a container's limit of processes)"});
+                  Parts{"the system refused a resource, such as one more thread: ", error.what(),
+                        "; raise its limit (ulimit -u, a container's limit of processes)"});
   } catch (const std::exception& error) {
     return answer(ErrorCode::kBug, Parts{"internal error, please report it: unexpected exception: ", error.what()});
   } catch (...) {

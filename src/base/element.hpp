@@ -31,8 +31,8 @@ Number load_element(const void* data, DType dtype, std::int64_t index) {
   fail_bug("an unknown dtype cannot be read");
 }
 
-/// Writes one number, rounded once to nearest even for the float dtypes, and within the numbers of those of eight bits.
-/// The value must fit an i32 or bool tensor.
+/// Writes one number, rounded once to nearest even for the float dtypes, and saturated if they are FP8. The value must
+/// fit an i32 or bool tensor.
 inline void store_element(void* data, DType dtype, std::int64_t index, double number) {
   const auto write = [&](auto value) {
     std::memcpy(static_cast<std::byte*>(data) + index * static_cast<std::int64_t>(sizeof(value)), &value,
@@ -61,7 +61,7 @@ inline float round_to(DType dtype, float number) {
   }
 }
 
-/// The number itself, but within those of a dtype of eight bits, as what is stored in it is.
+/// The number itself, saturated to the range if the element is FP8, as stored values are.
 template <class Number>
 Number saturate(DType dtype, Number number) {
   if (!is_float8(dtype)) return number;

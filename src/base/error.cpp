@@ -5,7 +5,7 @@
 namespace scoremod {
 namespace {
 
-/// What follows a NUL would be lost: what() has no length, and neither has the text that C's callers get.
+/// Text after a NUL would be lost, because what() has no length, and neither has the text that C's callers get.
 std::string without_nul(std::string text) {
   std::ranges::replace(text, '\0', '?');
   return text;

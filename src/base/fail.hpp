@@ -6,7 +6,7 @@
 
 namespace scoremod {
 
-/// Throws the caller's mistake. Say what was expected, what was found and what to change.
+/// Throws the caller's mistake. State what was expected, what was found and what to change.
 template <class... Parts>
 [[noreturn]] void fail_argument(const Parts&... parts) {
   throw Error(ErrorCode::kInvalidArgument, concat(parts...));

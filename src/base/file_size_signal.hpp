@@ -6,9 +6,8 @@
 
 namespace scoremod {
 
-/// While one lives, a write of this thread beyond the process's limit of a file's size (`ulimit -f`) fails with EFBIG,
-/// as a write to a full disk fails, and does not end the process by SIGXFSZ, as it does unless the program that this
-/// library is part of has thought of it.
+/// While one lives, a write of this thread beyond the process's limit of a file's size (`ulimit -f`) fails with EFBIG.
+/// Without it SIGXFSZ ends the process, unless the user's program handles that signal.
 class HeldFileSizeSignal {
  public:
   HeldFileSizeSignal() {
@@ -20,7 +19,7 @@ class HeldFileSizeSignal {
     pthread_sigmask(SIG_BLOCK, &signal_, &before_);
   }
   ~HeldFileSizeSignal() {
-    // The system sends it to the thread that writes, so what is taken here is that write's own.
+    // The system sends it to the thread that writes, so the signal taken here belongs to that write.
     const int error_of_the_write = errno;
     const std::timespec at_once{0, 0};
     while (!was_pending_ && sigtimedwait(&signal_, nullptr, &at_once) < 0 && errno == EINTR) {

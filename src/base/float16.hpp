@@ -26,7 +26,7 @@ constexpr std::uint16_t encode(double value) {
     const auto payload = static_cast<std::uint16_t>((magnitude >> kShift) & ((1 << kMantissaBits) - 1));
     return sign | kInfinity16 | kQuiet | payload;
   }
-  // What rounds up beyond the largest number carries into infinity's code; from 2^(kBias + 1) on, there is none.
+  // A number that rounds up beyond the largest carries into infinity's code; from 2^(kBias + 1) on, there is none.
   if (magnitude >= std::uint64_t{1023 + kBias + 1} << 52) return sign | kInfinity16;
   return sign | static_cast<std::uint16_t>(rounded_code<kMantissaBits, kBias>(magnitude));
 }

@@ -13,8 +13,8 @@ inline constexpr float kMaxE4M3 = 448, kMaxE5M2 = 57344;
 
 namespace float8_detail {
 
-/// The format with this many exponent bits, rounded from double once: to nearest, ties to even. What is beyond the
-/// largest number, whose code is given, becomes that; NaN becomes the code of all ones.
+/// The format with this many exponent bits, rounded from double once: to nearest, ties to even. Larger numbers saturate
+/// to the largest, whose code is given; NaN becomes the code of all ones.
 template <int kExponentBits>
 constexpr std::uint8_t encode(double value, double largest, std::uint8_t largest_code) {
   constexpr int kMantissaBits = 7 - kExponentBits;

@@ -6,8 +6,8 @@
 
 namespace scoremod {
 
-/// Returns what a movable object holds. Throws if it was moved from and holds nothing.
-/// kind: the object's, such as "Attention".
+/// Returns the contents of a movable object. Throws if it was moved from and holds nothing. kind: the object's, such as
+/// "Attention".
 template <class State>
 State& held_by(const std::unique_ptr<State>& state, const char* kind) {
   if (state == nullptr) {

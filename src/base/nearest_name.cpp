@@ -29,7 +29,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string suggestion(std::string_view found, std::span<const std::string> known) {
-  // Of one or two letters, all names of that length are one edit away.
+  // All names of one or two letters are one edit away from each other.
   if (found.size() < 3 || found.size() > kMaxCompared) return "";
   const std::string* nearest = nullptr;
   std::size_t least = std::max<std::size_t>(1, found.size() / 3) + 1;  // a third of the letters may be wrong

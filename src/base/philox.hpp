@@ -5,9 +5,9 @@
 
 namespace scoremod {
 
-/// Philox4x32-10: a keyed bijection of 128-bit counters, whose outputs for counters in any order are random numbers
-/// (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011). Four words of 32 random
-/// bits for each counter.
+/// Philox4x32-10, a keyed bijection of 128-bit counters: outputs for counters in any order are random numbers. Each
+/// counter gives four words of 32 random bits. Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1,
+/// 2, 3", SC 2011.
 constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) {
   constexpr std::uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
   constexpr std::uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;

@@ -5,8 +5,8 @@
 namespace scoremod {
 
 /// The code, without its sign, of the number nearest to a double in a format with this many mantissa bits and this
-/// bias of the exponent: rounded once, ties to even. `magnitude` is the double's bits without the sign; it must not be
-/// NaN. What rounds up beyond the largest number carries into the code that follows, which is the caller's to judge.
+/// exponent bias. It is rounded once, ties to even. `magnitude` is the double's bits without the sign; it must not be
+/// NaN. A number beyond the largest carries into the next code, which the caller must handle.
 template <int kMantissaBits, int kBias>
 constexpr std::uint64_t rounded_code(std::uint64_t magnitude) {
   const int exponent = static_cast<int>(magnitude >> 52) - 1023;

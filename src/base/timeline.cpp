@@ -34,7 +34,7 @@ std::string milliseconds(std::chrono::steady_clock::time_point time) {
   return text;
 }
 
-/// At once, so that lines of threads and processes do not mix. Zero, or the system's number of what went wrong.
+/// Appends in one write, so that lines of threads and processes do not mix. Returns zero, or the system's error number.
 int append(const std::string& line) {
   const HeldFileSizeSignal held;
   const int file = open(std::string(file_name()).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);

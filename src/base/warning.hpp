@@ -10,8 +10,8 @@ namespace scoremod {
 /// Takes a text without its line end. Called by any thread, and by several at once.
 using WarningHandler = std::function<void(const std::string& text)>;
 
-/// Sets what becomes of warnings and returns what was set before; an empty handler, which is also the beginning, writes
-/// "scoremod: warning: TEXT" to the standard error.
+/// Sets the handler of warnings and returns the previous one. An empty handler, the default, writes "scoremod: warning:
+/// TEXT" to the standard error.
 WarningHandler set_warning_handler(WarningHandler handler);
 
 void emit_warning(const std::string& text);

@@ -6,8 +6,7 @@
 #include "scoremod/c_api.h"
 #include "scoremod/open_attention.hpp"
 
-/// What a pointer of the C interface points to. Requests share the attention, so that it may be destroyed before they
-/// are done.
+/// The C interface's attention. Requests share it, so that it may be destroyed before they are done.
 struct scoremod_attention {
   std::shared_ptr<const scoremod::Attention> attention;  ///< null where sizes are open
   std::shared_ptr<const scoremod::OpenAttention> open;   ///< null where none is

@@ -70,7 +70,7 @@ void give_json(const Json& json, char** destination) {
   give(json.dump(-1, ' ', false, Json::error_handler_t::replace), destination);
 }
 
-/// A function whose only result is the count of what it deleted, which the caller may not want.
+/// A function whose only result is the count of deleted files, which the caller may not want.
 template <class Delete>
 scoremod_status delete_files(char** deletion_json, char** message, const Delete& action) {
   if (deletion_json != nullptr) *deletion_json = nullptr;

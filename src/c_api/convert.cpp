@@ -11,7 +11,7 @@
 namespace scoremod::c_api {
 namespace {
 
-// Fields are only ever added at the end: these places are what callers were compiled with.
+// Fields are only ever added at the end: compiled callers depend on these places.
 static_assert(sizeof(scoremod_status) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_compile_options, memory) == 48);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_compile_options, support_level) == 84);

@@ -17,7 +17,7 @@ struct BackwardCall {
   Buffer workspace;
 };
 
-// The C++ meaning of the C structs. Each reads only struct_size bytes of what the caller gave and takes the rest as
+// The C++ meaning of the C structs. Each reads only struct_size bytes of the caller's struct and takes the rest as
 // zero. They throw Error(kInvalidArgument) when struct_size can't be one, and when a field is set that this library
 // does not know yet.
 

@@ -27,7 +27,7 @@ scoremod_status status_of(ErrorCode code) {
 char* copy_text(std::initializer_list<std::string_view> parts) noexcept {
   std::size_t size = 1;
   for (const std::string_view part : parts) size += part.size();
-  // malloc, not new: what C gets must not depend on a C++ runtime, and here there is nobody to catch bad_alloc.
+  // malloc, not new: memory for C must not depend on a C++ runtime, and here there is nobody to catch bad_alloc.
   auto* copy = static_cast<char*>(std::malloc(size));
   if (copy == nullptr) return nullptr;
   char* end = copy;

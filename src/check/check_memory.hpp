@@ -13,14 +13,13 @@ namespace scoremod::checking {
 
 /// All memory of a check, guarded, with the inputs in place.
 struct CheckMemory {
-  /// With an odd seed every tensor is aligned for one element and no more (or for what `space` asks), with an even seed
-  /// to 64 bytes. The buffers are on the host; calls are given their copies in `space`.
+  /// An odd seed aligns every tensor to one element and no more (or to the alignment of `space`), an even one to 64
+  /// bytes. The buffers are on the host; calls get their copies in `space`.
   CheckMemory(const AttentionProblem& problem, const ProblemInputs& inputs, std::uint64_t seed,
               const backend::MemorySpace& space = backend::host_memory());
 
-  /// After a forward, for a problem with given deltas: makes the o that the backward is given another than the
-  /// forward's, so that each row's delta is off by up to |d_o|, as a gradient of its LSE makes it. `completed` is the
-  /// problem with its implied operands.
+  /// For a problem with given deltas, after its forward: changes the o of the backward as a gradient of its LSE would.
+  /// Each row's delta is then off by up to |d_o|. `completed` is the problem with its implied operands.
   void give_deltas(const AttentionProblem& completed, std::uint64_t seed, const backend::MemorySpace& space);
 
   ForwardArgs forward_args(const CallOptions& options);
@@ -35,7 +34,7 @@ struct CheckMemory {
 
   GuardedBuffer q, k, v, d_o, o, lse, dq, dk, dv;
   std::optional<GuardedBuffer> max_logit, amax_o;   ///< where the problem wants them
-  std::optional<GuardedBuffer> given_o;             ///< what the backward gets for o, after give_deltas()
+  std::optional<GuardedBuffer> given_o;             ///< the backward's o, after give_deltas()
   std::vector<GuardedBuffer> operands, d_operands;  ///< in the order of the declarations
   std::vector<std::uint32_t> with_gradient;         ///< problem::operands_with_gradient()
 

@@ -9,7 +9,7 @@
 
 namespace scoremod::checking {
 
-/// What is checked: something that runs a problem. Tests check subjects with planted faults.
+/// The subject of a check: something that runs a problem. Tests check subjects with planted faults.
 struct Subject {
   std::string backend;
   std::string backward_backend = {};                             ///< where there is a backward

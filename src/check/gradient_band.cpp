@@ -153,8 +153,8 @@ void GradientBand::score_gradient(const reference::Element& at, const Key& key, 
       adjoint.move = std::isnan(difference) ? difference : std::max(adjoint.move, difference);
     });
   }
-  // Adjoints are linear in the upstream one, and so are their roundings: an adjoint that is 0 only because the
-  // upstream one is has those of the upstream one's move.
+  // Adjoints are linear in the upstream one, and so are their roundings. An adjoint that is 0 only because the upstream
+  // one is has the roundings of the upstream's move.
   const double largest = std::abs(upstream) * (1 + row_.lse) + upstream_move + key.weight * row_.delta;
   if (largest == 0) return;
   derivative_.evaluate(at, key.score, largest);

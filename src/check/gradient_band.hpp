@@ -10,8 +10,8 @@
 
 namespace scoremod::checking {
 
-/// What an element of a gradient gets when its row moves by one unit of D, and of the weights' relative move. The keys
-/// of a row move together, so this is summed over them, with signs, before it is squared.
+/// How an element of a gradient changes when its row moves by one unit of D, and of the weights' relative move. The
+/// keys of a row move together, so these are summed over them, with signs, before they are squared.
 struct RowSlopes {
   double delta = 0, weight = 0;
 
@@ -29,37 +29,37 @@ struct Adjoint {
   std::size_t entry = 0;  ///< of the operand
 };
 
-/// How far rounding moves the gradients, from rows whose weights are known: what rounding_band.hpp says of dP, D, g,
-/// d_score and what is summed of them. All that it is made with must outlive it.
+/// How far rounding moves the gradients, from rows whose weights are known: the parts of rounding_band.hpp about dP, D,
+/// g, d_score and their sums. Its constructor's arguments must outlive it.
 class GradientBand {
  public:
   /// The problem was compiled with a derivative, and the inputs have d_o.
   GradientBand(const compiler::CompiledProblem& compiled, const backend::reference::InputTensors& inputs,
                const backend::CallParameters& parameters, const ErrorSources& sources, RowWeights& rows);
 
-  /// Of the row that was weighed last.
+  /// Adds the row that was weighed last.
   void add_row(std::int64_t b, std::int64_t h, std::int64_t i);
-  /// Of all rows.
+  /// The band of all rows.
   backend::reference::BackwardResult<double> take() const;
 
  private:
   backend::reference::BackwardResult<double> empty_gradient() const;
   /// The sink's weight times D, with the moves of both.
   void add_sink_gradient(std::int64_t h, double delta);
-  /// Fills the key's d_weight, and adds what it gives to dv.
+  /// Fills the key's d_weight, and adds its term of dv.
   void value_gradient(Key& key, std::int64_t row, const double* d_o);
-  /// Of the product with dropout's factor.
+  /// The move of the product with dropout's factor.
   double dropout_move(const Key& key) const;
   /// Adds a term with its move to a sum, which is rounded.
   static void add_term(double term, double move, double& sum, double& squares);
   template <class Body>
   void for_each_adjoint(const Body& body);
-  /// Adds what one key gives to dq, dk and the operands, from the adjoint of its modified score and the part of that
-  /// adjoint's move that is the key's own.
+  /// Adds one key's terms of dq, dk and the operands. They come from the adjoint of its modified score and the key's
+  /// own part of that adjoint's move.
   void score_gradient(const backend::reference::Element& at, const Key& key, double upstream, double upstream_move);
   void add_score_gradient(const backend::reference::Element& at, const Adjoint& d_score, const RowSlopes& slopes);
   void add_operand_gradient(std::uint32_t operand, const Adjoint& adjoint, const RowSlopes& slopes);
-  /// Adds what the row's common moves give to its dq and to the operands' entries that it has touched.
+  /// Adds the terms of the row's common moves to its dq and to the operands' entries that it has touched.
   void add_row_moves(std::int64_t q_start);
 
   RowWeights& rows_;
@@ -74,7 +74,7 @@ class GradientBand {
   std::vector<Adjoint> adjoints_;     ///< one for each root of the derivative
   std::vector<RowSlopes> dq_slopes_;  ///< of the row's dq
   std::vector<std::vector<RowSlopes>> operand_slopes_;
-  std::vector<std::pair<std::size_t, std::size_t>> touched_;  ///< operand and entry, of which the row has slopes
+  std::vector<std::pair<std::size_t, std::size_t>> touched_;  ///< operands and entries for which the row has slopes
   backend::reference::BackwardResult<double> gradient_;       ///< the values themselves
   backend::reference::BackwardResult<double> squares_;        ///< of the moves
 };

@@ -44,7 +44,7 @@ class GuardedBuffer {
   /// Makes it an input as it stands.
   void hold_as_is();
 
-  /// What was written where nothing may be, or nothing.
+  /// A description of writes outside the buffer, if there are any.
   std::optional<std::string> damage() const;
   /// The elements in dense order.
   std::vector<double> values() const;

@@ -33,7 +33,7 @@ std::pair<AttentionProblem, CheckOptions> plain_attention(const AttentionProblem
   plain.first.dropout = 0;
   plain.first.max_logit = false;
   plain.first.amax_o = false;
-  // What says where the tensors' rows lie is all that is bound beside them.
+  // Plain attention has only the implied operands, which say where the tensors' rows lie.
   const std::vector<OperandDecl> implied = problem::implied_operands(plain.first);
   const auto is_dropped = [&](const auto& operand) {
     return std::ranges::find(implied, operand.name, &OperandDecl::name) == implied.end();

@@ -10,7 +10,7 @@ namespace {
 using problem::TensorRole;
 
 /// Key/value heads that the box's heads read.
-Range key_heads(const AttentionProblem& problem, const Range& heads) {
+Range kv_heads(const AttentionProblem& problem, const Range& heads) {
   const std::int64_t group = problem.heads_q / problem.heads_kv;
   const Range read{heads.begin / group, (heads.begin + heads.count - 1) / group - heads.begin / group + 1};
   const bool is_whole = heads.begin % group == 0 && heads.count % group == 0;
@@ -31,7 +31,7 @@ TensorLayout layout_of(const TensorSlice& slice) {
 /// The problem of a box: sizes alone; the reference's functions look at no layout of a gradient.
 AttentionProblem problem_of(AttentionProblem problem, const Box& box) {
   problem.batch = box.b.count;
-  problem.heads_kv = key_heads(problem, box.h).count;
+  problem.heads_kv = kv_heads(problem, box.h).count;
   problem.heads_q = box.h.count;
   problem.seq_q = box.q.count;
   problem.seq_kv = box.kv.count;
@@ -49,7 +49,7 @@ Box whole(const AttentionProblem& problem) {
 
 TensorSlice slice_of(const AttentionProblem& problem, TensorRole role, const Box& box) {
   const bool of_queries = problem::is_query_like(role);
-  const std::array ranges{box.b, of_queries ? box.h : key_heads(problem, box.h), of_queries ? box.q : box.kv};
+  const std::array ranges{box.b, of_queries ? box.h : kv_heads(problem, box.h), of_queries ? box.q : box.kv};
   TensorSlice slice{problem::tensor_of(problem::to_string(role), problem, role), 0};
   for (std::size_t d = 0; d < ranges.size(); ++d) {
     slice.tensor.shape[d] = ranges[d].count;

@@ -15,7 +15,7 @@ struct Range {
   std::int64_t begin = 0, count = 0;
 };
 
-/// A part of a problem's scores. Its heads are whole groups that share a key/value head, or lie in one.
+/// A part of a problem's scores. Its heads are whole groups that share a KV head, or lie in one.
 struct Box {
   Range b, h, q, kv;
 
@@ -25,18 +25,18 @@ struct Box {
 /// Everything of a problem's.
 Box whole(const AttentionProblem& problem);
 
-/// The part of a dense tensor that belongs to a box: what it looks like, and where it begins, in elements.
+/// The part of a dense tensor that belongs to a box: its shape and strides, and its begin, in elements.
 struct TensorSlice {
   problem::StridedTensor tensor;
   std::int64_t begin = 0;
 };
 TensorSlice slice_of(const AttentionProblem& problem, problem::TensorRole role, const Box& box);
-/// Likewise of an operand's tensor (or its gradient's), along the axes that it varies along; a table is whole.
+/// The slice of an operand's tensor (or its gradient's), along the axes that it varies along; a table is whole.
 TensorSlice slice_of(const AttentionProblem& problem, std::uint32_t operand, const Box& box);
 
-/// A box as a problem of its own, on the memory of the whole, for the reference's functions: indices are global by the
-/// call's offsets, and o, which they write or are given, lies densely as [batch, heads, sequence, dim]. Of dense
-/// tensors of 16 or 32 bits.
+/// A box as a problem of its own, on the memory of the whole, for the reference's functions. The call's offsets make
+/// indices global. o lies densely as [batch, heads, sequence, dim], whether they write it or are given it. Only for
+/// dense tensors of 16 or 32 bits.
 class ProblemSlice {
  public:
   /// `memory` is of the whole problem, which has its implied operands, and must outlive this.

@@ -157,7 +157,7 @@ void choose_paged(Chooser& choose, std::int64_t row_alignment, AttentionProblem&
   }
 }
 
-/// Where tensors lie in ways that not every engine has.
+/// Chooses layouts and strides that not every backend supports.
 void choose_places(Chooser& choose, const RandomProblemOptions& options, AttentionProblem& problem) {
   // Offsets and tables are of whole sequences.
   if (!problem.index_offsets) {
@@ -183,7 +183,7 @@ void choose_places(Chooser& choose, const RandomProblemOptions& options, Attenti
   own(problem.dv, TensorRole::kDV);
 }
 
-/// What goes with tensors of eight bits alone: for others nothing is drawn.
+/// Chooses the fields that only FP8 problems have. For others nothing is drawn.
 void choose_float8_fields(Chooser& choose, AttentionProblem& problem) {
   if (!is_float8(problem.dtype)) return;
   constexpr std::array kDTypes{DType::kF32, DType::kF16, DType::kBF16, DType::kE4M3, DType::kE5M2};
@@ -200,7 +200,7 @@ void choose_offsets(Chooser& choose, CheckCase& random) {
   random.problem.index_offsets = true;
 }
 
-/// Of a problem with its sizes.
+/// The ranges of the indices for the problem's sizes.
 std::array<IndexRange, kAxisCount> index_ranges(const CheckCase& random) {
   const AttentionProblem& problem = random.problem;
   const IndexOffsets& offsets = random.call.offsets;
@@ -221,7 +221,8 @@ void fill_row_class(RowClass rows, CheckCase& random) {
   }
 }
 
-/// Around the queries and keys of the problem: lengths are of whole sequences, of which offsets leave it a part.
+/// Lengths reach beyond the problem's queries and keys: they are of whole sequences, and offsets leave the problem a
+/// part.
 void fill_lengths(CheckCase& random) {
   const AttentionProblem& problem = random.problem;
   const auto fill = [&](const char* lengths, std::int32_t first, std::int64_t count) {
@@ -251,8 +252,8 @@ void choose_program(Chooser& choose, std::mt19937_64& random, const RandomProble
   fill_lengths(out);
 }
 
-/// How often a program stays whose rows are all empty, one whose weights do not follow the scores, and one that keeps
-/// every key: what most programs do, and of which few are enough.
+/// How often degenerate programs are kept: all rows masked, weights independent of scores, and no key masked. Most
+/// random programs are one of these, and few are enough.
 constexpr double kEmptyShare = 0.03, kUntoldShare = 0.05, kWholeShare = 0.2;
 /// For problems whose sizes or fields allow nothing better.
 constexpr int kMostDraws = 12;
@@ -285,7 +286,7 @@ CheckCase random_problem(std::uint64_t seed, const RandomProblemOptions& options
   choose_layouts(choose, options.row_alignment, problem);
   if (choose.chance(0.3)) problem.scale = choose.one_of(std::array{0.01F, 0.5F, 1.0F, -0.3F});
   if (choose.chance(0.3)) choose_offsets(choose, out);
-  // Where rows are of a class, engines without these fields are to run them, and a sink would hide how low they are.
+  // Backends without these fields must be able to run the row classes, and a sink would hide how low their scores are.
   if (rows == RowClass::kAny) {
     choose_fields(choose, options, out);
     choose_places(choose, options, problem);

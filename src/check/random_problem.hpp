@@ -12,17 +12,17 @@ struct RandomProblemOptions {
   std::vector<DType> dtypes{DType::kF32, DType::kF16, DType::kBF16};
   std::vector<std::int64_t> lengths{1, 2, 7, 16, 31, 64, 65, 100, 127, 128, 130, 200};
   std::vector<std::int64_t> head_dims{1, 3, 8, 16, 16, 20, 33, 64, 72};
-  /// Strides of q, k, v and o are multiples of this many elements, but for stride 1 along the head dim. 1 allows every
-  /// order of the dimensions; above, the head dim is innermost, and head_dims must be multiples of it.
+  /// Strides of q, k, v and o are multiples of this many elements, except stride 1 along the head dim. 1 allows every
+  /// order of the dimensions. Otherwise the head dim is innermost, and head_dims must be multiples of it.
   std::int64_t row_alignment = 1;
   double backward_probability = 0.75;
   /// How often the value is shifted by -250 to 300, so that the exponential of the LSE leaves float32.
   double shifted_value_probability = 0;
   /// How often operands empty rows or leave them one key: RowClass.
   double row_class_probability = 0;
-  /// How often there is one query, beside the times that it is chosen among `lengths`.
+  /// How often there is one query, in addition to the times that it is chosen among `lengths`.
   double one_query_probability = 0;
-  /// How often there are 1 to 3 queries and 1 to 3 keys: few numbers, of which rounding says little.
+  /// How often there are 1 to 3 queries and 1 to 3 keys: with so few numbers, rounding predicts little.
   double few_rows_probability = 0;
   /// How often sequences have lengths of their own, the softmax a sink, and so on.
   double lengths_probability = 0;
@@ -36,13 +36,12 @@ struct RandomProblemOptions {
   double output_dtype_probability = 0;
 };
 
-/// A valid problem with a tame random program: grouped heads, equal and different lengths and head dims, every layout,
-/// padded and permuted strides, operands of every kind, offsets, scales of both signs. Without a name; the inputs have
-/// the problem's seed.
+/// A valid problem with a tame random program. It has grouped heads, equal and different lengths and head dims, every
+/// layout, and padded and permuted strides. It has operands of every kind, offsets, and scales of both signs. It has no
+/// name; the inputs have the problem's seed.
 ///
-/// Sizes, layouts and fields are drawn once, then programs for them, until one is kept. Of those that leave every row
-/// empty, whose weights do not follow the scores, or that keep every key, a share is (random_problem.cpp), so that most
-/// problems can show a fault.
+/// Sizes, layouts and fields are drawn once, then programs for them, until one is kept. Few degenerate programs (all
+/// masked, none masked, score-independent) are kept (random_problem.cpp), so that most problems can show a fault.
 CheckCase random_problem(std::uint64_t seed, const RandomProblemOptions& options = {});
 
 }  // namespace scoremod::checking

@@ -74,7 +74,7 @@ class Generator {
     if (options_.adjoint_roots) keep({builder_.leaf(Op::kUpstream), Type::kF32, {-1, 1, false, false}});
     const std::size_t operands = below(static_cast<std::size_t>(std::max(options_.max_operands, 0)) + 1);
     for (std::size_t i = 0; i < operands; ++i) declare(i);
-    // What real modifiers are made of, and what chance alone would seldom make: a distance, as an index and as a float.
+    // Real modifiers use a distance, as an index and as a float, which chance alone would seldom make.
     if (allowed(Op::kSub) && chance(0.5)) try_make(Op::kSub, {any_variable(Type::kI32), any_variable(Type::kI32)});
     if (allowed(Op::kToF32) && chance(0.5)) try_make(Op::kToF32, {pool(Type::kI32).back()});
     for (std::size_t i = 0; i < tables_.size(); ++i) read_table(tables_[i]);
@@ -264,7 +264,7 @@ class Generator {
     }
   }
 
-  /// The last f32 value, with up to three others joined to it, so that less of what was made is dead.
+  /// The last f32 value, with up to three others joined to it, so that fewer nodes are dead.
   Value joined() {
     Value value = pool(Type::kF32).back();
     for (int i = 0; i < 3; ++i) {

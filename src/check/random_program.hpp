@@ -13,16 +13,16 @@ namespace scoremod::checking {
 enum class Continuity {
   /// A rounding error may flip a comparison. Compare structure, or evaluations in one precision, only.
   kAny,
-  /// Comparisons, floor, ceil, round, sign, mod and casts act only on values that both precisions agree on (indices,
-  /// constants, i32 and bool operands, and integers computed from them), so values differ by rounding errors only.
-  /// Derivatives may still differ at the kinks of abs, min, max and relu.
+  /// Comparisons, floor, ceil, round, sign, mod and casts act only on values that both precisions agree on, so values
+  /// differ by rounding errors only. These are indices, constants, i32 and bool operands, and integers computed from
+  /// them. Derivatives may still differ at the kinks of abs, min, max and relu.
   kContinuous,
-  /// As kContinuous, and no kinks of values that depend on the score or a float operand: derivatives differ by rounding
-  /// errors only, and finite differences converge.
+  /// As kContinuous, without kinks in values that depend on the score or a float operand. Derivatives differ by
+  /// rounding errors only, and finite differences converge.
   kSmooth,
 };
 
-/// What becomes of a row's keys beside the program's mask, by what operands hold: a mask that empties rows in this way
+/// Which keys a row keeps beside the program's mask, by the values of operands. A mask that empties rows in this way
 /// shows in no program.
 enum class RowClass {
   kAny,           ///< nothing
@@ -44,8 +44,8 @@ struct RandomProgramOptions {
   int max_nodes = 40;
   /// Whether there is a mask: the probability of a keep root.
   double mask_probability = 0.5;
-  /// The probability that a mask compares something of the key's index with a number within its range, so that it keeps
-  /// some of the keys where `indices` are those of a problem.
+  /// The probability that a mask compares a form of the key's index with a number in its range, so it keeps some keys.
+  /// `indices` must be the problem's.
   double key_mask_probability = 0;
   /// By axis: where the global indices are.
   std::array<IndexRange, kAxisCount> indices;
@@ -59,9 +59,10 @@ struct RandomProgramOptions {
   /// to keep values in range, when these are allowed.
   std::vector<Op> ops;
   Continuity continuity = Continuity::kContinuous;
-  /// Tame: with scores within score_limit, f32 operands within float_limit, i32 operands within [int_low, int_high] and
-  /// indices within `indices` no intermediate value is infinite, NaN or ill-conditioned, no i32 wraps, and the
-  /// value is within value_limit. Otherwise anything goes, inf, NaN and INT_MIN constants included.
+  /// Tame: no intermediate value is infinite, NaN or ill-conditioned, no i32 wraps, and the value is within
+  /// value_limit. This holds for scores within score_limit, f32 operands within float_limit, i32 operands within
+  /// [int_low, int_high] and indices within `indices`. Otherwise anything goes, inf, NaN and INT_MIN constants
+  /// included.
   bool tame = true;
   double score_limit = 40;
   double float_limit = 2;

@@ -57,7 +57,7 @@ class SampledRow {
   const std::vector<double>& weights() const { return weights_; }
 
  private:
-  /// Turns values into weights; what is not kept has none.
+  /// Turns values into weights; masked elements have none.
   void normalize() {
     double largest = sink_.value_or(-std::numeric_limits<double>::infinity());
     for (std::size_t j = 0; j < keys_; ++j) {

@@ -4,7 +4,7 @@
 
 namespace scoremod::checking {
 
-/// Of some rows of a problem, how many are so that an output can show a fault.
+/// Counts, among some rows of a problem, those in which an output can show a fault.
 struct RowSample {
   int rows = 0;
   int empty = 0;          ///< without a key
@@ -12,8 +12,8 @@ struct RowSample {
   int told_by_score = 0;  ///< whose weights are others with other scores: a hundredth of them is elsewhere
 };
 
-/// Of so many rows chosen at random, with the operands, lengths and sink that the case has, at scores of the deviation
-/// that random_inputs() gives them. The same for the same case. Takes some tenths of a millisecond at hundreds of keys.
+/// Samples `rows` rows at random, with the operands, lengths and sink of the case, at scores of the deviation that
+/// random_inputs() gives them. The result is deterministic. It takes some tenths of a millisecond at hundreds of keys.
 RowSample sample_rows(const CheckCase& one, int rows = 12);
 
 }  // namespace scoremod::checking

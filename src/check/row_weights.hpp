@@ -14,13 +14,12 @@
 
 namespace scoremod::checking {
 
-/// Of the operations around a program's value or adjoint: a difference and a change of base, or two products.
+/// The error of the operations around a program's value or adjoint: a difference and a change of base, or two products.
 inline constexpr double kOperations = 2 * kFloatRoundoff;
-/// Of a weight: its exponential, its sum and its quotient.
+/// The error of a weight: its exponential, its sum and its quotient.
 inline constexpr double kWeight = 4 * kFloatRoundoff;
 
-/// One key of a row: its softmax weight, or for a key that rounding may bring in the weight it would have, and its
-/// moves.
+/// One key of a row and its moves. Its weight is the softmax's, or the one it would have if rounding may keep it.
 struct Key {
   bool possible = false;  ///< kept, or kept after a move of the score
   bool kept = false;
@@ -29,7 +28,7 @@ struct Key {
   double function_move = 0;  ///< the part of value_move that approximate functions make
   double weight = 0;
   double d_weight = 0, d_weight_move = 0;
-  double share = 1;   ///< what dropout multiplies the weight by where it goes into the output
+  double share = 1;   ///< the dropout factor of the weight in the output
   bool sure = false;  ///< kept, whatever rounding does
 };
 
@@ -40,8 +39,8 @@ struct RowMoves {
   double delta = 0;   ///< D
 };
 
-/// The softmax of a row and its output in float64, and how far rounding moves them: what rounding_band.hpp says of s,
-/// v, P, the LSE, the largest value and o. All that it is made with must outlive it.
+/// The softmax of a row and its output in float64, and how far rounding moves them. rounding_band.hpp has the parts: s,
+/// v, P, the LSE, the largest value and o. Its constructor's arguments must outlive it.
 class RowWeights {
  public:
   RowWeights(const compiler::CompiledProblem& compiled, const backend::reference::InputTensors& inputs,
@@ -76,8 +75,8 @@ class RowWeights {
 
   const AttentionProblem& problem;
   const double scale;
-  /// What float32 may take each weight for that lies below its normal numbers. These moves have one sign, while moves
-  /// are added in quadrature: each counts as many times as the root of the terms that a sum may have.
+  /// The result that float32 may give for any weight below its normal numbers. These moves have one sign, while moves
+  /// are added in quadrature. So each is multiplied by the root of a sum's number of terms.
   const double smallest_weight;
   const double store;  ///< of weights and of gradients of scores
   const std::vector<double> q, k, v;
@@ -91,8 +90,8 @@ class RowWeights {
   double weigh_keys(std::int64_t b, std::int64_t h, std::int64_t i);
   /// For a row whose sink leaves its keys nothing, and is its LSE.
   double leave_to_sink(double sink);
-  /// How far the largest value moves: up to where a key may come, down to where one surely stays; and what the LSE is
-  /// allowed for itself, which is the same number where there is one key.
+  /// How far the largest value can move: up to the highest that a key may reach, down to a value that one surely keeps.
+  /// The LSE's own allowance comes on top, which is the same number for a single key.
   double move_of_largest(double maximum) const;
   void output_row(std::int64_t b, std::int64_t h);
 

@@ -16,8 +16,7 @@ using Values = backend::reference::Interpreter<double>;
 
 constexpr double kRoundoff = 0x1p-24;
 
-/// What rounding an op's result does to it, relatively: u where it is the nearest float, 2 u where it is one of the two
-/// floats around it.
+/// The relative error of rounding an op's result: u for the nearest float, 2 u for either float around it.
 double roundoff_of(Op op) {
   switch (ir::rounding_of(op)) {
     case ir::Rounding::kNone: return 0;
@@ -57,7 +56,7 @@ bool RunningError::is_undecided(const Node& node, const Values& values) const {
     }
     case Op::kAnd:
     case Op::kOr: {
-      // What the other side decides alone, this one may not change.
+      // If the other side alone decides, this one may not change the result.
       const bool deciding = node.op == Op::kOr;
       for (std::size_t i = 0; i < 2; ++i) {
         const NodeId other = node.args[1 - i];

@@ -6,27 +6,26 @@
 
 namespace scoremod::checking {
 
-/// How far the float32 roundings inside a program may move each of its f32 nodes at one element, to first order, with
-/// the leaves (score and upstream among them) taken as exact: a running error analysis (Higham, Accuracy and Stability
-/// of Numerical Algorithms, 2nd edition, section 3.3), carried along with the float64 value of each node. With
-/// u = 2^-24 and e(x) the move of x,
+/// How far the float32 roundings inside a program may move each of its f32 nodes at one element, to first order. The
+/// leaves (score and upstream among them) are taken as exact. This is a running error analysis, carried along with the
+/// float64 value of each node. See Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.3.
+/// With u = 2^-24 and e(x) the move of x,
 ///
 /// - e(x + y) = e(x) + e(y) + u |x + y|, likewise x - y
 /// - e(x y) = |y| e(x) + |x| e(y) + u |x y|
-/// - any other f32 op f: r |f|, with r = u where f is correctly rounded (x / y, sqrt), else 2 u, plus the sum over its
-///   f32 arguments x of max |f(x +- (e(x) + r |x|)) - f(x)|, the others held: f's slope at work. The argument's own
-///   r |x| allows for exp as exp2(x log2(e)), with a rounded constant, x / y as x (1 / y), and the like
+/// - any other f32 op f: r |f|, with r = u if f is correctly rounded (x / y, sqrt), else 2 u. Each of its f32 arguments
+///   x adds max |f(x +- (e(x) + r |x|)) - f(x)|, the others held: f's slope at work. The argument's own r |x| allows
+///   for exp as exp2(x log2(e)) with a rounded constant, x / y as x (1 / y), and the like
 /// - x % y, as x - floor(x / y) y: u max(|x|, |y|) in place of r |f|
 /// - where functions are approximations, each that is not correctly rounded adds function_error max(1, |f|)
-/// - a comparison whose two sides lie closer together than their moves may come out either way, and so may what logic
-///   makes of it; select's result then moves by the distance of its branches, and a bool's f32 by 1
-/// - what only selects or changes a sign (select, min, max, abs, -, floor, ...) adds no rounding of its own
+/// - operations that only select or change a sign (select, min, max, abs, -, floor, ...) add no rounding of their own
+/// - operations that only select or change a sign (select, min, max, abs, -, floor, ...) add no rounding of their own
 /// - a sum, difference, product, quotient, remainder or square root of exact arguments is exact where float32 holds it:
 ///   index arithmetic has no move
 ///
-/// - an i32 node moves where i32(x) of an f32 within its move may be another integer, or a comparison may come out
-///   either way; and so does what is computed of it, and what a table holds at another index. (A gradient's entry of a
-///   table does not.) Other i32 nodes have no move
+/// - an i32 node moves if a conversion i32(x) within x's move may give another integer, or a comparison may come out
+///   either way. Everything computed from it moves too, and a table read at it. (A gradient's entry of a table does
+///   not.) Other i32 nodes have no move
 ///
 /// A value that is not finite has none; a move that is not finite says that the
 /// value is too ill-conditioned to be compared.
@@ -47,7 +46,7 @@ class RunningError {
  private:
   /// An f32's value or an i32's.
   double number(const backend::reference::Interpreter<double>& values, NodeId id) const;
-  /// Of a kGather node, whose indices may move.
+  /// The move of a kGather node, whose indices may move.
   double move_of_read(const Node& node, double value, const backend::reference::Interpreter<double>& values) const;
   /// Whether a bool node may come out either way.
   bool is_undecided(const Node& node, const backend::reference::Interpreter<double>& values) const;

@@ -44,7 +44,7 @@ Range block_of(std::int64_t size) {
   return {std::min(size * 3 / 4, size - kBlock), kBlock};
 }
 
-/// What was found of an output, the oracle's and the plain evaluation's, row by row.
+/// An output's elements, the oracle's and the plain evaluation's, row by row.
 struct Elements {
   std::vector<double> found, oracle;
   std::vector<float> plain;
@@ -60,7 +60,7 @@ struct Elements {
   }
 };
 
-/// What a forward of some rows comes to: [batch, heads, rows, dim_v] and [batch, heads, rows].
+/// The oracle's o and LSE of some rows: [batch, heads, rows, dim_v] and [batch, heads, rows].
 struct RowsTruth {
   std::vector<double> o, lse;
 };
@@ -195,8 +195,8 @@ class SampleCheck {
     return rows;
   }
 
-  /// Of a box, whose rows have more keys than its own. The oracle takes their o with float32's rounding, the plain
-  /// evaluation with that of its dtype.
+  /// The backwards of a box, whose rows have more keys than its own. The oracle takes their o with float32's rounding,
+  /// the plain evaluation with that of its dtype.
   std::pair<reference::BackwardResult<double>, reference::BackwardResult<float>> backwards(
       const Box& box, const RowsTruth& rows) const {
     const std::vector<float> exact(rows.o.begin(), rows.o.end()), lse(rows.lse.begin(), rows.lse.end());
@@ -244,7 +244,7 @@ class SampleCheck {
 void expect_sampled(const AttentionProblem& problem) {
   const char* found = problem.tokens_q || problem.tokens_kv ? "ragged tensors"
                       : problem.paged                       ? "paged keys"
-                      : is_float8(problem.dtype)            ? "tensors of eight bits"
+                      : is_float8(problem.dtype)            ? "FP8 tensors"
                       : problem.dropout_keys                ? "keys of dropout"
                                                             : nullptr;
   if (found != nullptr) {

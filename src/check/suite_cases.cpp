@@ -7,7 +7,7 @@
 namespace scoremod::checking {
 namespace {
 
-/// What a GPU backend may take, so that what is refused is refused for its program.
+/// Options that a GPU backend supports, so that a refusal comes from the program alone.
 RandomProblemOptions problem_options(const std::vector<DType>& dtypes, bool large) {
   RandomProblemOptions options;
   options.max_scores = large ? 300000 : 60000;

@@ -16,7 +16,7 @@
 namespace scoremod::checking {
 namespace {
 
-/// One problem in so many brings its sizes with the call.
+/// One problem in so many passes its sizes with the call.
 constexpr std::uint64_t kOpenShare = 4;
 
 /// One call of the check, whatever came of it.
@@ -104,7 +104,7 @@ std::optional<double> plain_error(const CheckReport& plain, const std::string& o
   return largest;
 }
 
-/// Adds what plain attention shows on the same backend to the results of the directions that ran.
+/// Adds plain attention's results on the same backend to the results of the directions that ran.
 void compare_with_plain_attention(const CheckCase& test_case, const CheckOptions& options, const CheckFunction& check,
                                   std::vector<SuiteResult>& results) {
   const auto ran = [](const SuiteResult& result) { return !result.outputs.empty(); };
@@ -120,7 +120,8 @@ void compare_with_plain_attention(const CheckCase& test_case, const CheckOptions
   }
 }
 
-/// Runs body(i) for every i below count on several threads. What one throws is thrown here, and no further ones begin.
+/// Runs body(i) for every i below count on several threads. An exception of one is rethrown here, and no further ones
+/// begin.
 template <class Body>
 void in_parallel(std::size_t count, int threads, const Body& body) {
   std::atomic<std::size_t> next = 0;

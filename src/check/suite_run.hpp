@@ -9,7 +9,7 @@
 
 namespace scoremod::checking {
 
-/// What checks one problem: check(), or in tests something with a fault.
+/// The function that checks one problem: check(), or in tests something with a fault.
 using CheckFunction = std::function<CheckReport(const AttentionProblem&, const CheckOptions&)>;
 
 /// Both directions of one case, or the forward alone if it has no backward. Throws nothing that derives from

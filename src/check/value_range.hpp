@@ -7,20 +7,20 @@
 
 namespace scoremod::checking {
 
-/// What a generator knows of a value that it made: which numbers it can be, and whether float32 and float64 agree on
+/// A generator's knowledge of a value that it made: which numbers it can be, and whether float32 and float64 agree on
 /// it.
 struct ValueRange {
   double low = 0, high = 0;  ///< inclusive; no meaning for bool
-  /// The value is the same whether the program is evaluated in float32 or in float64, and does not change when the
-  /// score or a float operand changes a little. Indices, constants and what is computed from them in integers is.
+  /// The value is equal in float32 and in float64, and does not change when the score or a float operand changes a
+  /// little. This holds for indices, constants and integers computed from them.
   bool exact = true;
   /// An f32 that always is an integer of at most 2^24.
   bool integral = false;
 };
 
-/// The range of op applied to arguments of these ranges, or nothing where the result could be infinite, NaN, or so
-/// large or ill-conditioned that float32 has few right digits: outside a function's domain and near its poles, beyond
-/// kTameFloat or kTameInt.
+/// The range of op applied to arguments of these ranges. It is absent if the result could be infinite, NaN or beyond
+/// kTameFloat or kTameInt. So it is if float32 would have few right digits: outside a function's domain and near its
+/// poles.
 std::optional<ValueRange> tame_result(Op op, Type result_type, std::span<const Type> types,
                                       std::span<const ValueRange> args);
 inline constexpr double kTameFloat = 1e4;

@@ -8,7 +8,7 @@
 namespace scoremod::checking {
 namespace {
 
-/// For what has no default, or a default that is too large to matter at these lengths.
+/// For parameters without a default, or with one that is too large to matter at these lengths.
 zoo::Parameters parameters_of(const std::string& name) {
   using Int = std::int64_t;
   static const std::map<std::string, zoo::Parameters> kParameters{
@@ -39,7 +39,7 @@ AttentionProblem with_layout(AttentionProblem problem, Layout layout) {
   return problem;
 }
 
-/// Dense in BSHD but for `gap` elements after each row.
+/// Dense in BSHD with `gap` elements after each row.
 AttentionProblem with_padded_rows(AttentionProblem problem, std::int64_t gap) {
   const auto strides = [&](std::int64_t heads, std::int64_t sequence, std::int64_t dim) {
     const std::int64_t row = dim + gap;

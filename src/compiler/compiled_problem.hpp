@@ -12,13 +12,13 @@
 
 namespace scoremod::compiler {
 
-/// What a forward computes for each element.
+/// The programs that a forward computes for each element.
 struct CompiledForward {
   Program program;        ///< after the passes; same operands as the user's, same meaning
   masks::MaskClass mask;  ///< of `program`, whose nodes it names
 };
 
-/// What a backward computes for each element.
+/// The programs that a backward computes for each element.
 struct CompiledBackward {
   /// Roots: value, keep, d_score and the operand adjoints of the forward's program, sharing nodes.
   Program program;
@@ -27,18 +27,18 @@ struct CompiledBackward {
   std::vector<OperandReduction> reductions;
 };
 
-/// A validated problem with everything that the compiler knows of it. What backends work from.
+/// A validated problem with everything that the compiler knows of it. Backends work from it.
 struct CompiledProblem {
-  /// With the user's own program; to which operands that fields bring are added, and to whose mask the lengths are: the
-  /// problem then has none beside it.
+  /// The problem with the user's own program, to which the operands of other fields are added. Its lengths are in the
+  /// mask, and no longer beside it.
   AttentionProblem problem;
   CompiledForward forward;
   std::optional<CompiledBackward> backward;  ///< present when the problem wants backward
   Derived derived;
 };
 
-/// The same programs for a problem that differs from the compiled one in sizes, strides and scale alone: what is known
-/// of the masks is said without the old sizes, and the reductions have the new ones.
+/// Reuses the programs for a problem that differs from the compiled one in sizes, strides and scale alone. Facts about
+/// the masks no longer depend on the old sizes, and the reductions have the new ones.
 CompiledProblem resized(CompiledProblem compiled, AttentionProblem problem);
 
 /// The compile of a valid problem whose structure_key() is that of the problem that was compiled: equal to compile()'s

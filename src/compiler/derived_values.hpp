@@ -11,7 +11,7 @@
 
 namespace scoremod::compiler {
 
-/// Values that follow from the structure of a problem and a key, and from no size: each is made once for all problems
+/// Values that follow from the structure of a problem and a key, but from no size. Each is made once for all problems
 /// of the structure. Any thread may ask.
 class DerivedValues {
  public:
@@ -40,8 +40,8 @@ class DerivedValues {
   std::unordered_map<std::string, std::shared_ptr<const void>> values_;
 };
 
-/// A problem's place for DerivedValues. A copy has none: whoever changes it must not find what was derived from the
-/// original. at_sizes_of() alone shares them.
+/// A problem's place for DerivedValues. A copy has none, because a changed copy must not use the original's derived
+/// values. at_sizes_of() alone shares them.
 class Derived {
  public:
   Derived() = default;

@@ -10,15 +10,15 @@
 
 namespace scoremod::compiler {
 
-/// How the gradient of one operand is summed from the contributions of single elements (b, h, q_idx, kv_idx): over the
-/// elements that read the same entry.
+/// How the contributions of single elements (b, h, q_idx, kv_idx) make the gradient of one operand: they are summed
+/// over the elements that read the same entry.
 struct OperandReduction {
   std::uint32_t operand = 0;
   /// A table: each contribution goes to the entry at its root's indices. Else to the entry of the element itself.
   bool scattered = false;
   /// The axes of the score that the entries vary along; summed over the others. None for a table.
   std::array<bool, kAxisCount> axes{};
-  /// Of the gradient in the order b, h, q, kv, 1 along the axes that it is summed over; a table's own, then 1.
+  /// The gradient's extents in the order b, h, q, kv, 1 along the axes that it is summed over; a table's own, then 1.
   std::array<std::int64_t, kAxisCount> extents{1, 1, 1, 1};
   /// Numbers of the backward program's roots that contribute. None: nothing does, and the gradient is zero.
   std::vector<std::size_t> roots;

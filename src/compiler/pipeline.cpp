@@ -30,7 +30,7 @@ masks::MaskContext mask_context(const AttentionProblem& problem) {
 struct Step {
   const char* name;
   const Program& (*run)(CompiledProblem&);
-  /// Runs in its place when it is disabled; null where the step cannot be: what is left out is speed, never meaning.
+  /// Runs in its place when it is disabled; null if the step cannot be. Disabling costs speed, never meaning.
   void (*without)(CompiledProblem&);
   bool (*applies)(const AttentionProblem&) = [](const AttentionProblem&) { return true; };
 };
@@ -119,7 +119,7 @@ const Program& reduce_operands(CompiledProblem& compiled) {
 constexpr std::array kSteps{
     // Lengths become part of the mask, so that no backend has code for them.
     Step{"bound_lengths", bound_lengths, nullptr, has_lengths},
-    // Likewise of the scale in a program that reads it.
+    // A program that reads the scale gets it as a constant too.
     Step{"bound_scale", bound_scale, nullptr, reads_scale},
     // Less for every later step to look at, and constants where they are expected.
     Step{"simplify", on_forward<passes::simplify>, nothing},
@@ -129,8 +129,8 @@ constexpr std::array kSteps{
     Step{"normalize_mask", on_forward<passes::normalize_mask>, nothing},
     // Without its selects a value may simplify further; the terms of keep are left as normalised.
     Step{"simplify_normalized", on_forward<passes::simplify>, nothing},
-    // From the final program, whose nodes it shares: nothing after it may change the forward part, so that share, which
-    // would put the terms of keep in another order, is not among these.
+    // The derivative shares the nodes of the final program, so nothing after it may change the forward part. `share` is
+    // not among the later steps, because it would reorder the terms of keep.
     Step{"differentiate", differentiate, nullptr, wants_backward},
     // Surrogates have done their work.
     Step{"drop_surrogates", on_forward<passes::drop_surrogates>, nullptr, has_surrogates},
@@ -138,7 +138,7 @@ constexpr std::array kSteps{
     // Names the mask's shape, so that tiles can be skipped. Last on the program: it names nodes by id.
     Step{"classify_mask", classify_forward, leave_forward_unclassified},
     Step{"simplify_derivative", on_backward<passes::simplify>, nothing, wants_backward},
-    // The same mask, by the numbers that its nodes have in the derivative.
+    // The derivative's mask is the forward's, with the node numbers of the derivative.
     Step{"classify_derivative_mask", classify_backward, leave_backward_unclassified, wants_backward},
     // Last: it names the derivative's roots.
     Step{"reduce_operands", reduce_operands, nullptr, wants_backward},

@@ -8,7 +8,7 @@
 
 namespace scoremod::compiler {
 
-/// What is seen of one step: its name, the program after it, and how long it took.
+/// A report of one step: its name, the program after it, and how long it took.
 struct StepReport {
   std::string name;
   std::string program;

@@ -104,8 +104,8 @@ Handle read(const OperandDecl& decl, std::initializer_list<Handle> indices) {
 
 namespace {
 
-/// The same program with its operands declared in the order in which its nodes read them. C++ does not say which side
-/// of an operator is computed first, so the order of declare() calls is the compiler's, and must not show.
+/// Declares the program's operands in the order in which its nodes read them. C++ does not specify the order of an
+/// operator's arguments, so the order of declare() calls depends on the compiler and must not show.
 Program with_operands_in_order(const Program& program) {
   ir::Builder builder;
   std::vector<std::uint32_t> numbers(program.operands().size(), kNoNode);

@@ -100,7 +100,8 @@ bool runs(const std::optional<planner::TaskAnswer>& answer, const backend::Backe
   return answer && answer->chosen() != nullptr && answer->chosen()->engine == &engine;
 }
 
-/// Each backend's own answer, and what came of it among the others. What a call planned serves its own plan too.
+/// Each backend's own answer, and its place among the others. A plan that was made for a call is used for its backend's
+/// answer too.
 std::vector<BackendExplanation> explain_backends(const compiler::CompiledProblem& compiled,
                                                  const CompileOptions& options,
                                                  const planner::PlannedProblem& of_call) {
@@ -119,7 +120,7 @@ std::vector<BackendExplanation> explain_backends(const compiler::CompiledProblem
     if (explanation.support.forward_supported) explanation.why_not_chosen = why_not_chosen(of_call, *engine);
     if (explanation.chosen && !failure.empty()) {
       explanation.support.notes.push_back(
-          concat("with SCOREMOD_NEW_SIZES=serve: the plans that were to be built beside failed: ", failure));
+          concat("with SCOREMOD_NEW_SIZES=serve: the faster plan, built while calls ran another, failed: ", failure));
     }
     explanations.push_back(std::move(explanation));
   }

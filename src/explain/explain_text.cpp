@@ -78,8 +78,8 @@ class Writer {
   std::ostream& row(const std::string& name) { return out_ << std::left << std::setw(kNameWidth) << name; }
 
   void problem() {
-    // Every member by name: a new one does not compile until it is said here, or seen to be said elsewhere, as the
-    // tensors and the program are below.
+    // Every member is named, so a new one does not compile until it is printed here, or seen to be printed elsewhere,
+    // as the tensors and the program are below.
     const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged, dtype, dtype_o,
                  dtype_d_o, dtype_gradients, q, k, v, o, d_o, dq, dk, dv, scale, lengths, sink, dropout, dropout_keys,
                  given_deltas, program, operands, backward, stats, max_logit, amax_o, index_offsets, deterministic] =

@@ -6,8 +6,8 @@
 
 namespace scoremod::explaining {
 
-/// The mask of batch 0 and head 0 in at most kMapSide by kMapSide tiles, as far as the program alone tells; without
-/// rows for a program that keeps everything.
+/// The mask of batch 0 and head 0 in at most kMapSide by kMapSide tiles, as far as the program alone decides it. It has
+/// no rows if a program keeps everything.
 MaskExplanation::Map mask_map(const compiler::CompiledProblem& compiled);
 
 inline constexpr std::int64_t kMapSide = 32;

@@ -35,7 +35,7 @@ PatternCandidateExplanation explain_candidate(const Considered& considered) {
   return explanation;
 }
 
-/// What a backward's plan writes, by the names of a call's tensors.
+/// The gradients that a backward's plan writes, by the names of a call's tensors.
 std::vector<std::string> gradients_of(const TaskAnswer& answer, const AttentionProblem& problem) {
   if (answer.task.direction == backend::Direction::kForward) return {};
   std::vector<std::string> names;
@@ -70,7 +70,7 @@ PatternExplanation explain_task(const TaskAnswer& answer, const planner::Planned
   return explanation;
 }
 
-/// What decided between a candidate and the one that runs.
+/// Why the candidate that runs was preferred to this one.
 std::string decision(const Considered& considered, const Considered& chosen, const planner::Selection& selection) {
   if (considered.refusal) return concat("refused: ", considered.refusal->text);
   const char* other = chosen.engine->name();
@@ -83,7 +83,7 @@ std::string decision(const Considered& considered, const Considered& chosen, con
                 chosen.candidate.predicted.milliseconds, " ms");
 }
 
-/// The candidate that an engine would have run.
+/// The candidate that a backend would have run.
 const Considered* best_of(const backend::Backend& engine, const TaskAnswer& answer) {
   const Considered* best = nullptr;
   const auto rank = [](const Considered& considered) {
@@ -96,7 +96,7 @@ const Considered* best_of(const backend::Backend& engine, const TaskAnswer& answ
   return best;
 }
 
-/// Empty where the engine runs the task, or has no way to.
+/// Empty if the backend runs the task, or has no way to.
 std::string why_not_chosen(const TaskAnswer& answer, const backend::Backend& engine,
                            const planner::Selection& selection) {
   const Considered* chosen = answer.chosen();

@@ -13,12 +13,12 @@ namespace scoremod::ir {
 
 /// More nodes than this are refused, so that no input makes the compiler run away.
 inline constexpr std::size_t kMaxNodes = 1u << 16;
-/// Likewise for operands, and for the bytes of an operand's name.
+/// The limit of operands, and of the bytes of an operand's name.
 inline constexpr std::size_t kMaxOperands = 1024;
 inline constexpr std::size_t kMaxNameBytes = 64;
 
-/// Makes programs. Equal nodes are made once (hash-consing), types are checked at once, and finish() drops what no root
-/// reaches and numbers the rest. A mistake throws Error(kInvalidArgument), more than the limits Error(kUnsupported).
+/// Makes programs. Equal nodes are made once (hash-consing), types are checked at once. finish() drops unreachable
+/// nodes and numbers the rest. A mistake throws Error(kInvalidArgument), more than the limits Error(kUnsupported).
 class Builder {
  public:
   /// Declares an operand and returns its number. Names are identifiers, no keyword of the text form, and unique.

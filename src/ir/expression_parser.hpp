@@ -11,7 +11,7 @@
 
 namespace scoremod::ir {
 
-/// What names in expressions mean, so far.
+/// The names that expressions may use so far, with their meanings.
 struct Meanings {
   std::map<std::string_view, std::uint32_t> operands;
   std::map<std::string_view, NodeId> values;  ///< given with 'let'
@@ -25,7 +25,7 @@ class ExpressionParser {
       : tokens_(tokens), builder_(builder), meanings_(meanings) {}
 
   NodeId expression() { return expression(kOrPrecedence); }
-  /// One that must have a type; a refusal names what it is of.
+  /// An expression that must have a type; a refusal names its purpose.
   NodeId typed_expression(std::string_view of_what, Type type);
   /// Expressions in brackets.
   std::vector<NodeId> index_list();
@@ -39,7 +39,7 @@ class ExpressionParser {
   NodeId primary();
   NodeId word(const Token& token);
   NodeId named(const Token& token);
-  /// What may have been meant by a name without a meaning.
+  /// Suggests a known name in place of one without a meaning.
   std::string hint(const Token& token) const;
   NodeId call(const Token& name, Op op);
   std::vector<NodeId> list(std::string_view close);

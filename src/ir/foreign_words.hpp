@@ -5,11 +5,11 @@
 
 namespace scoremod::ir {
 
-/// " (did you mean 'select'?)" for what other languages write for something that program text has under another name or
-/// symbol; "" for everything else.
+/// " (did you mean 'select'?)" for a word of another language that has another name or symbol in program text; "" for
+/// everything else.
 std::string own_word(std::string_view found);
 
-/// The same for the name of a function that there is not: the closest name that there is, and where all are listed.
+/// The hint for the name of a function that does not exist: the closest one, and where all are listed.
 std::string function_hint(std::string_view found);
 
 }  // namespace scoremod::ir

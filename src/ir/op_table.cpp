@@ -123,7 +123,7 @@ constexpr std::array<const char*, kAxisCount> kAxisNames{"b", "h", "q_idx", "kv_
 
 bool is_number(Type type) { return type != Type::kBool; }
 
-/// What a signature asks of its arguments, for messages.
+/// The arguments that a signature expects, for messages.
 const char* expectation(Signature signature) {
   switch (signature) {
     case Signature::kLeaf: return "no arguments";

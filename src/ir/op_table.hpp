@@ -9,7 +9,7 @@
 
 namespace scoremod::ir {
 
-/// Which argument types an op takes and what it returns.
+/// The argument types that an op takes and the type that it returns.
 enum class Signature : std::uint8_t {
   kLeaf,          ///< no arguments, or (gather) i32 indices; the builder knows the type
   kFloatUnary,    ///< f32 -> f32

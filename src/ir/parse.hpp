@@ -10,8 +10,10 @@ namespace scoremod::ir {
 ///
 ///     operand slopes: f32 [h]             a broadcast operand: its axes among b, h, q_idx, kv_idx; [] is a scalar
 ///     table rel: f32 rank 2               a table, read as rel[i, j]
+///
 ///     let d = q_idx - kv_idx              a name for a value
 ///     value = score + slopes * f32(d)     the modified score, f32
+///
 ///     keep = q_idx >= kv_idx              the mask, bool; optional
 ///     d_score = upstream                  derivatives only
 ///     accumulate rel[h, d] += upstream    derivatives only

@@ -11,7 +11,7 @@ namespace scoremod::ir {
 /// would nest too deep, get a 'let'.
 std::string print(const Program& program);
 
-/// What each node is called within print(program): its expression, or its name where it has a 'let'.
+/// The text of each node within print(program): its expression, or its name if it has a 'let'.
 std::vector<std::string> print_nodes(const Program& program);
 
 /// A constant as the text form writes it.

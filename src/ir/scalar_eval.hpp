@@ -15,9 +15,9 @@ struct Scalar {
   bool b = false;
 };
 
-/// What each op computes: the op table's meaning as code. Real is float (constant folding) or double (the oracle).
-/// `node` is any op but a leaf, `arg_type` the type of its first argument. Written for clarity; the tiled path has its
-/// own, vectorized, evaluator.
+/// The op table's meaning as code. Real is float (constant folding) or double (the oracle). `node` is any op but a
+/// leaf, `arg_type` the type of its first argument. Written for clarity; the tiled path has its own, vectorized,
+/// evaluator.
 template <class Real>
 Scalar<Real> eval_op(const Node& node, Type arg_type, std::span<const Scalar<Real>> args);
 

@@ -8,8 +8,8 @@
 #include "base/fail.hpp"
 #include "ir/op_table.hpp"
 
-/// What each op computes of plain numbers. Inline, so that with an op that is known when it is compiled nothing is left
-/// of the choice between them.
+/// Each op on plain numbers. The functions are inline, so that a constant op leaves no branch over ops in the compiled
+/// code.
 namespace scoremod::ir::scalar {
 
 // i32 arithmetic wraps: it is done on unsigned words, where C++ defines that.

@@ -42,7 +42,7 @@ class TokenStream {
     fail_at(source_, token.offset, message);
   }
 
-  /// Runs what may refuse its input, and gives the refusal the token's place.
+  /// Runs an action that may refuse its input, and gives the refusal the token's place.
   template <class Action>
   auto located(const Token& token, Action action) const {
     try {

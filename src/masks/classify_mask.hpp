@@ -8,8 +8,8 @@
 
 namespace scoremod::masks {
 
-/// What is known of the problem when a mask is classified. The sizes choose a band's anchor; they do not bound the
-/// indices, because a call may add offsets to them.
+/// Facts about the problem for classifying a mask. The sizes choose a band's anchor; they do not bound the indices,
+/// because a call may add offsets to them.
 struct MaskContext {
   std::int64_t seq_q = 1;
   std::int64_t seq_kv = 1;
@@ -18,8 +18,8 @@ struct MaskContext {
   std::int64_t index_limit = kIndexLimit;
 };
 
-/// Says what the keep root means: keep == band AND terms, for every (b, h, q_idx, kv_idx) below the context's
-/// index_limit and any operand values. What cannot be proven is a kGeneral term. Finds most after normalize_mask.
+/// Classifies the keep root: keep == band AND terms, for every (b, h, q_idx, kv_idx) below the context's index_limit
+/// and any operand values. Terms that cannot be classified are kGeneral. Finds most after normalize_mask.
 ///
 /// Steps grow with the program's size, and those of proofs are bounded whatever it is; `work`, if not null, receives
 /// how many the proofs took.

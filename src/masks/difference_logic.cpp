@@ -67,7 +67,7 @@ class DifferenceLogic::Search {
       literals_.push_back(at);
     }
     formula_ = argument(formula);
-    // Comparisons first: they prune each other, and each free boolean then only doubles what is left.
+    // Comparisons first: they prune each other, and each free boolean then only doubles the remaining work.
     std::stable_sort(literals_.begin(), literals_.end(),
                      [&](std::uint32_t a, std::uint32_t b) { return part_at(a).kind < part_at(b).kind; });
   }
@@ -143,7 +143,8 @@ class DifferenceLogic::Search {
     return value(formula_);
   }
 
-  // Parts are told by their place in the cone, so that a search costs what the cone does, however many parts there are.
+  // Parts are numbered by their place in the cone, so that a search costs as much as the cone, however many parts there
+  // are.
   const DifferenceLogic& logic_;
   std::int64_t& allowance_;
   std::vector<std::uint32_t> cone_;

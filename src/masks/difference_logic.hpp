@@ -21,11 +21,10 @@ struct FormulaRef {
 /// Boolean formulas over comparisons x - y <= c of integer variables and over free booleans, with an exact decision
 /// procedure.
 ///
-/// Each way to make the comparisons true or false is a set of difference constraints (the negation of x - y <= c is
-/// y - x <= -c - 1), whose feasibility and tightest bounds over the integers come from shortest paths. The procedure
-/// visits the feasible ways one by one, so that k comparisons of one pair cost k + 1 cells rather than 2^k. Work is
-/// bounded: a question about more than a few dozen comparisons and booleans, and every question when the allowance is
-/// spent, is answered "not proven".
+/// Each assignment of truth values to the comparisons is a set of difference constraints: the negation of x - y <= c is
+/// y - x <= -c - 1. Shortest paths give its feasibility and tightest bounds over the integers. The procedure visits
+/// feasible assignments one by one, so k comparisons of one pair cost k + 1 cells, not 2^k. Work is bounded: questions
+/// with more than a few dozen comparisons and booleans, or after the allowance is spent, are answered "not proven".
 class DifferenceLogic {
  public:
   using Variable = std::uint32_t;
@@ -54,15 +53,14 @@ class DifferenceLogic {
   static FormulaRef constant(bool value) { return {value ? 1u : 0u}; }
   /// x - y <= bound.
   FormulaRef at_most(Variable x, Variable y, std::int64_t bound);
-  /// A boolean of which nothing is known; the same key gives the same boolean.
+  /// An unknown boolean; the same key gives the same boolean.
   FormulaRef free(std::uint32_t key);
   FormulaRef both(FormulaRef x, FormulaRef y);
   FormulaRef either(FormulaRef x, FormulaRef y) { return !both(!x, !y); }
   FormulaRef differ(FormulaRef x, FormulaRef y);
   FormulaRef choose(FormulaRef condition, FormulaRef x, FormulaRef y);
 
-  /// The comparisons that the formula is made of, each also as its negation; none if it is made of more than any
-  /// question may be about.
+  /// The comparisons of the formula, each also as its negation; none if it has more than a question may be about.
   std::vector<Atom> atoms(FormulaRef formula);
 
   /// True when it is proven that no values in the variables' ranges satisfy the formula.
@@ -90,8 +88,8 @@ class DifferenceLogic {
 
   FormulaRef intern(const Part& part);
   const Part& part(FormulaRef ref) const { return parts_[ref.bits >> 1]; }
-  /// The numbers of the parts that the formula is made of, arguments first. Empty when they are too many to be
-  /// searched: the walk ends where that is known, so that asking much of a large formula costs little.
+  /// The numbers of the formula's parts, arguments first. Empty if they are too many to be searched: the walk ends as
+  /// soon as that is known, so a large formula costs little.
   std::vector<std::uint32_t> cone(FormulaRef formula);
 
   std::vector<Part> parts_;

@@ -14,7 +14,7 @@ namespace scoremod::masks {
 /// wrap in i32.
 inline constexpr std::int64_t kIndexLimit = std::int64_t{1} << 30;
 
-/// The shape of a mask, from what is known when the program is compiled. docs/masks.md has each with its bounds.
+/// The shape of a mask, from the facts known when the program is compiled. docs/masks.md has each with its bounds.
 enum class MaskKind : std::uint8_t {
   kFull,       ///< nothing is masked
   kEmpty,      ///< everything is masked
@@ -43,13 +43,13 @@ struct Band {
   bool operator==(const Band&) const = default;
 };
 
-/// The same band measured from the top-left diagonal, d = kv - q.
+/// The band measured from the top-left diagonal, d = kv - q.
 Band top_left(const Band& band, std::int64_t seq_q, std::int64_t seq_kv);
-/// The inverse: a band that ends at the last query and key of these sizes is told from the bottom-right diagonal.
+/// The inverse: a band that ends at the last query and key of these sizes is measured from the bottom-right diagonal.
 Band anchored(const Band& top_left, std::int64_t seq_q, std::int64_t seq_kv);
 
-/// A number that is the same for all (q, kv) of one (b, h): the value of an i32 node plus an offset, in exact (64-bit)
-/// arithmetic; without a node, the offset alone.
+/// A number that is the same for all (q, kv) of one (b, h). It is the value of an i32 node plus an offset, in exact
+/// (64-bit) arithmetic; without a node, the offset alone.
 struct MaskBound {
   NodeId node = kNoNode;
   std::int64_t offset = 0;
@@ -74,9 +74,8 @@ struct MaskTerm {
   bool operator==(const MaskTerm&) const = default;
 };
 
-/// What a keep root means: for every element with valid indices, keep == (band AND all terms); kFull keeps all, kEmpty
-/// none. The band is also the tightest that was found to follow from the terms, so that keys outside it need not be
-/// looked at.
+/// The classified mask of a keep root. For every element with valid indices, keep == (band AND all terms); kFull keeps
+/// all, kEmpty none. The band is the tightest that follows from the terms, so keys outside it can be skipped.
 struct MaskClass {
   MaskKind kind = MaskKind::kFull;
   std::optional<Band> band;

@@ -12,9 +12,8 @@
 namespace scoremod::masks {
 
 /// The bool nodes that a program's keep root depends on, as formulas over the indices. Numbers are followed through
-/// sums, constant multiples, min, max, abs, sign, select and casts as long as nothing wraps (i32) or rounds (f32) for
-/// indices below the limit; any other i32 number is a variable of which nothing is known, any other bool a free
-/// boolean.
+/// sums, constant multiples, min, max, abs, sign, select and casts. For indices below the limit nothing may wrap (i32)
+/// or round (f32). Any other i32 number is an unknown variable, any other bool a free boolean.
 class MaskFormula {
  public:
   using Variable = DifferenceLogic::Variable;
@@ -40,7 +39,7 @@ class MaskFormula {
     std::vector<Addend> addends;  // by ascending variable, no factor zero
     std::int64_t constant = 0;
   };
-  /// What a number is where the guard holds. The guards of a number's cases exclude each other and cover everything.
+  /// The value of a number under a guard. The guards of a number's cases exclude each other and cover everything.
   struct Case {
     FormulaRef guard;
     Linear value;

@@ -12,7 +12,7 @@
 
 namespace scoremod::masks {
 
-/// What is known of the operands' values in one tile. The default knows nothing.
+/// Ranges of the operands' values in one tile. The default knows nothing.
 class OperandRanges {
  public:
   virtual ~OperandRanges() = default;
@@ -24,7 +24,7 @@ class OperandRanges {
                                      std::span<const analysis::ValueRange> indices) const;
 };
 
-/// What a tile's mask is.
+/// The class of a tile under the mask.
 enum class TileMask : std::uint8_t {
   kEmpty,  ///< no element is kept
   kFull,   ///< every element is kept
@@ -37,12 +37,13 @@ enum class TileMask : std::uint8_t {
 ///
 ///     TileMaskAnalyzer analyzer(program);                       // when the plan is made
 ///     TileMaskAnalyzer::Scratch scratch = analyzer.make_scratch();  // for each thread
+///
 ///     const IndexBox tile{{{b, b}, {h, h}, {q_first, q_last}, {kv_first, kv_last}}};  // global indices, ends included
 ///     switch (analyzer.analyze(tile, ranges, scratch)) ...
 ///
 /// Sound: kEmpty and kFull hold for every element of the tile whose operand values lie in the given ranges, however f32
-/// is rounded. Precise for comparisons of affine forms (a * q + b * kv + c, where q and kv occur on both sides), and
-/// for min, max, abs, and, or, not of them.
+/// is rounded. Precise for comparisons of affine forms (a * q + b * kv + c, with q and kv on both sides), and for min,
+/// max, abs, and, or, not of them.
 class TileMaskAnalyzer {
  public:
   class Scratch {
@@ -71,7 +72,7 @@ class TileMaskAnalyzer {
     std::int32_t form = -1;
   };
 
-  /// What is known of a node's arguments; `ranges` holds it.
+  /// The ranges of a node's arguments; `ranges` holds them.
   static std::span<const analysis::ValueRange> argument_ranges(const Node& node, const Scratch& scratch,
                                                                std::array<analysis::ValueRange, kMaxArgs>& ranges);
   analysis::ValueRange leaf_range(const Step& step, const analysis::IndexBox& tile, const OperandRanges& operands,

@@ -154,7 +154,7 @@ class NegationNormalForm {
   std::vector<std::array<NodeId, 2>> made_;
 };
 
-/// Which side of an i32 comparison, if any, is a min or max of which both parts must satisfy it: max(x, y) <= z, x >=
+/// Which side of an i32 comparison, if any, is a min or max whose parts must both satisfy it: max(x, y) <= z, x >=
 /// max(y, z), ...
 int divisible_side(const ir::Builder& builder, const Node& node) {
   const bool is_less = node.op == Op::kLt || node.op == Op::kLe;
@@ -164,7 +164,7 @@ int divisible_side(const ir::Builder& builder, const Node& node) {
   return builder.node(node.args[1]).op == (is_less ? Op::kMin : Op::kMax) ? 1 : -1;
 }
 
-/// Puts terms in an order that depends on their structure only: what reads no operand first, then by depth.
+/// Puts terms in an order that depends on their structure only: terms without operands first, then by depth.
 class StructuralOrder {
  public:
   explicit StructuralOrder(const ir::Builder& builder) : keys_(builder.node_count()) {

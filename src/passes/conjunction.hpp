@@ -7,9 +7,9 @@
 
 namespace scoremod::passes {
 
-/// The AND terms of a bool node in normal form: negations pushed down to the comparisons (where that is exact: not to
-/// orderings of f32, which NaN makes false both ways), selects with a constant branch as and / or, min and max in
-/// comparisons of i32 split where they mean "both", no duplicates, ordered by structure. Empty: always true. {false}:
+/// The AND terms of a bool node in normal form, without duplicates and ordered by structure. Negations are pushed down
+/// to the comparisons if that is exact, which it is not for orderings of f32 with NaN. Selects with a constant branch
+/// become and / or; min and max in i32 comparisons are split where they mean "both". Empty: always true. {false}:
 /// always false.
 std::vector<NodeId> conjunction_terms(ir::Builder& builder, NodeId node);
 

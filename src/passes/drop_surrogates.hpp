@@ -6,7 +6,7 @@ namespace scoremod::passes {
 
 bool has_surrogates(const Program& program);
 
-/// The program with each surrogate(x, y) replaced by x: what is left of it once derivatives are made.
+/// The program with each surrogate(x, y) replaced by x, once derivatives are made.
 Program drop_surrogates(const Program& program);
 
 }  // namespace scoremod::passes

@@ -4,7 +4,7 @@
 
 namespace scoremod::passes {
 
-/// A value that is `value` where keep holds and -inf elsewhere. What `value` is where keep is false does not matter.
+/// A value that is `value` where keep holds and -inf elsewhere. `value` may be anything if keep is false.
 struct MaskedValue {
   NodeId value = kNoNode;
   NodeId keep = kNoNode;  ///< kNoNode: always

@@ -97,7 +97,7 @@ NodeId compare_with_nan(Rewriter& r, const Node& n) {
   return c && std::isnan(*c) ? r.constant(n.op == Op::kNe) : kNoNode;
 }
 
-/// A comparison of what can only be one of two constants: f32(b) > 0.5 is b, i32(b) == 0 is !b.
+/// A comparison of a node that can only be one of two constants: f32(b) > 0.5 is b, i32(b) == 0 is !b.
 NodeId compare_choice(Rewriter& r, const Node& n) {
   const Node x = r.node(n.args[0]);
   if (!r.is_constant(n.args[1])) return kNoNode;

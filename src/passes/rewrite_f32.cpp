@@ -1,4 +1,4 @@
-// Arithmetic on f32: only what holds bit for bit, for every float, signed zeros, infinities and NaN included.
+// Arithmetic on f32: only rules that hold bit for bit, for every float, signed zeros, infinities and NaN included.
 #include <cmath>
 #include <limits>
 
@@ -57,7 +57,7 @@ bool whole(const Rewriter& r, NodeId id) {
 
 NodeId negated(Rewriter& r, NodeId id) { return r.is(id, Op::kNeg) ? r.node(id).args[0] : kNoNode; }
 
-/// A constant with its sign bit set, but for NaN.
+/// A constant with its sign bit set, except NaN.
 bool is_negative_constant(const Rewriter& r, NodeId id) {
   const auto value = r.f32(id);
   return value && !std::isnan(*value) && std::signbit(*value);

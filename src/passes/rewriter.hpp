@@ -11,8 +11,8 @@
 
 namespace scoremod::passes {
 
-/// Makes simplified nodes: what rules build, they build with make(), so that nothing is left to simplify below or at
-/// the node that make() returns.
+/// Makes simplified nodes. Rules build with make(), so that nothing is left to simplify below or at the node that it
+/// returns.
 class Rewriter {
  public:
   Rewriter(std::span<const OperandDecl> operands, const RuleObserver& observer);
@@ -20,7 +20,7 @@ class Rewriter {
   /// The node of this op and arguments, or whatever simpler one has the same value.
   NodeId make(Op op, std::initializer_list<NodeId> args) { return make(op, std::span(args.begin(), args.size())); }
   NodeId make(Op op, std::span<const NodeId> args);
-  /// The same for a node of another program.
+  /// Remakes a node of another program.
   NodeId remake(const Node& node, std::span<const NodeId> args);
   template <class T>
   NodeId constant(T value) {
@@ -51,7 +51,7 @@ class Rewriter {
 };
 
 /// One rewrite: `apply` returns a node with the same value as an op on these arguments, or kNoNode where it does not
-/// fit. `op` and `argument`, the type of the first argument, say what it is tried on.
+/// fit. `op` and `argument`, the type of the first argument, select the nodes that it is tried on.
 struct Rule {
   const char* name;
   Op op;

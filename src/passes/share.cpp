@@ -38,8 +38,8 @@ std::vector<std::vector<NodeId>> by_height(const Program& program) {
   return levels;
 }
 
-/// Rebuilds the program one height after the other, and ranks what it makes by structure alone: not by the numbering,
-/// which depends on the order of arguments.
+/// Rebuilds the program one height after the other, and ranks the new nodes by structure alone. It ignores the
+/// numbering, which depends on the order of arguments.
 class Sharer {
  public:
   explicit Sharer(const Program& program) : program_(program), shared_(program.nodes().size()) {

@@ -33,8 +33,8 @@ ArtifactCache& cache_of(const backend::Backend& engine) {
   return *cache;
 }
 
-/// What engines refused to build, by the keys of plans. The devices of one kind, which may have a part of one program
-/// each, are to have the same plans: what was refused for one of them is not built for another.
+/// Refusals of backends, by plan key. Devices of one kind may share the work of one program and must have the same
+/// plans: a refusal for one holds for the others.
 class Refusals {
  public:
   std::optional<std::string> of(const std::string& engine, const Bytes& plan_key) const {
@@ -72,7 +72,7 @@ std::optional<std::string> known_refusal(const backend::Backend& engine, const b
   return words;
 }
 
-/// What needs a context stays on its device and in it.
+/// An artifact that needs a context stays on its device and in that context.
 Bytes loaded_key(const backend::Candidate& candidate, const backend::Target& target) {
   CanonicalWriter out;
   out.bytes(candidate.plan_key.bytes());
@@ -133,7 +133,7 @@ backend::BuildResult build_artifact(const backend::Backend& engine, const backen
 }
 
 bool has_artifact(const backend::Backend& engine, const backend::Candidate& candidate, const backend::Target& target) {
-  // What has no key costs nothing to build.
+  // An artifact without a key costs nothing to build.
   return candidate.plan_key.empty() || cache_of(engine).has(loaded_key(candidate, target)) ||
          plans::plan_store()->has(plans::RecordKind::kPlan, candidate.plan_key);
 }

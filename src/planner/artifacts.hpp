@@ -12,8 +12,8 @@ namespace scoremod::planner {
 backend::BuildResult obtain_artifact(const backend::Backend& engine, const backend::Candidate& candidate,
                                      const backend::Target& target);
 
-/// Builds an artifact, of a device that need not be here, unless the engine is known to refuse: what it refuses this
-/// process remembers, and the store where the candidate has a key for that. Throws as Recipe::build() does.
+/// Builds an artifact, for a device that need not be here, unless the backend is known to refuse. This process
+/// remembers refusals, and so does the store if the candidate has a key for that. Throws as Recipe::build() does.
 backend::BuildResult build_artifact(const backend::Backend& engine, const backend::Candidate& candidate,
                                     const backend::Target& target);
 
@@ -24,7 +24,8 @@ bool has_artifact(const backend::Backend& engine, const backend::Candidate& cand
 bool store_artifact(const backend::Backend& engine, const backend::Candidate& candidate,
                     const backend::Artifact& artifact, const backend::Target& target, plans::PlanStore& store);
 
-/// Whether the store has the engine's words of refusal now, under the candidate's key for them; not where it has none.
+/// Whether the store has the backend's words of refusal now, under the candidate's key for them; false without such a
+/// key.
 bool store_refusal(const backend::Backend& engine, const backend::Candidate& candidate, const std::string& words,
                    const backend::Target& target, plans::PlanStore& store);
 

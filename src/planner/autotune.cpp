@@ -19,8 +19,8 @@ constexpr int kRuns = 5;
 
 using backend::OwnedMemory;
 
-/// What a backward reads of its forward, without one: numbers, because a kernel may compute rows again where it meets
-/// none. An LSE that no score of random inputs comes near leaves weights below 1.
+/// Writes o and the LSE that a backward reads, without a forward. They must be numbers, because a kernel may compute
+/// rows again if they are not. An LSE above all scores of random inputs keeps weights below 1.
 void write_forward(const backend::CallMemory& call, const backend::MemorySpace& memory) {
   constexpr float kLse = 128;
   const std::vector<std::byte> o(call.o.bytes());

@@ -8,8 +8,8 @@
 
 namespace scoremod::planner {
 
-/// Measures what may run on the current device, and remembers in the plan store what was fastest, so that the next
-/// process measures nothing.
+/// Measures the candidates that may run on the current device, and stores the fastest in the plan store, so that the
+/// next process measures nothing.
 class Autotune {
  public:
   using Entry = std::pair<Considered*, backend::ExecutablePlan>;
@@ -22,9 +22,9 @@ class Autotune {
     entries_.emplace_back(&considered, std::move(plan));
   }
 
-  /// The fastest of those added: the stored winner of the same candidates, the only one, or the one that a measurement
-  /// with random inputs finds, which is then stored. Writes Considered::measured_milliseconds. Empty when there is
-  /// none.
+  /// The fastest of those added: the only one, the stored winner of the same candidates, or else the winner of a
+  /// measurement with random inputs, which is then stored. Writes Considered::measured_milliseconds. Empty when there
+  /// is none.
   std::optional<Entry> fastest();
 
  private:

@@ -1,5 +1,5 @@
-// lib/scoremod/build_plan: the library runs it to build a plan beside one that it builds itself, where an engine builds
-// one at a time in a process (planner/build_process.hpp). It reads a request from the standard input.
+// lib/scoremod/build_plan: the helper program that builds a second plan while the library builds the first, if a
+// backend builds one at a time in a process (planner/build_process.hpp). It reads a request from the standard input.
 
 #include <csignal>
 #include <exception>
@@ -11,7 +11,7 @@
 #include "planner/build_process.hpp"
 
 int main() {
-  // What nobody waits for any more need not be built.
+  // Without a parent that waits, the build is of no use.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const std::string request{std::istreambuf_iterator<char>(std::cin), {}};
   try {

@@ -41,7 +41,8 @@ std::atomic<bool>& have_failed() {
 
 bool are_allowed() { return environment_flag("SCOREMOD_BUILD_PROCESSES", true) && !have_failed(); }
 
-/// What is expected to be chosen for a task, where its engine builds one plan at a time and has none stored; or null.
+/// The candidate that a task is expected to choose, if its backend builds one plan at a time and has none stored; or
+/// null.
 const Considered* built_in_turn(const TaskAnswer& expected) {
   const Considered* chosen = expected.chosen();
   if (chosen == nullptr || !chosen->engine->builds_in_turn() || chosen->candidate.plan_key.empty()) return nullptr;
@@ -89,10 +90,10 @@ BuildRequest build_request(const CompiledProblem& problem, const Task& task, con
   return asked;
 }
 
-/// Why it failed; empty where it did not. It needs no device, and makes no context on one. Its store is this process's,
-/// whose folder a request could not name: JSON has no bytes that are not UTF-8, and the name of a folder may have any.
+/// Why it failed; empty if it did not. It needs no device, and makes no context on one. The store is passed as this
+/// process's own: JSON has only UTF-8, and the name of a folder may have any bytes.
 std::string serve(const std::string& request, const Backend& engine) {
-  const TimedStep step("process beside", engine.name());
+  const TimedStep step("helper process", engine.name());
   const auto store = plans::plan_store();
   return run_child({program(),
                     {{"LD_LIBRARY_PATH", folders_of(engine)},
@@ -105,7 +106,7 @@ std::string serve(const std::string& request, const Backend& engine) {
                     kLimit});
 }
 
-/// What a request says.
+/// The contents of a request.
 struct Asked {
   AttentionProblem problem;
   backend::Target target;
@@ -130,7 +131,8 @@ Asked parse_request(std::string_view text) {
     asked.trial = document.at("trial");
     asked.task.operand_gradients = document.at("operand_gradients").get<std::vector<std::uint32_t>>();
   } catch (const Json::exception& error) {
-    fail_argument("expected what scoremod asks its program build_plan for, found something else: ", error.what());
+    fail_argument("expected a request that scoremod sends to its program build_plan, found something else: ",
+                  error.what());
   }
   return asked;
 }
@@ -140,7 +142,7 @@ Asked parse_request(std::string_view text) {
 std::vector<std::optional<BuildRequest>> build_requests(const CompiledProblem& problem, const std::vector<Task>& tasks,
                                                         const Request& request, ExpectedAnswers& expected) {
   std::vector<std::optional<BuildRequest>> requests(tasks.size());
-  if (request.autotune || request.at_hand || !plans::plan_store()->is_on() || !are_allowed() || program().empty())
+  if (request.autotune || request.ready_only || !plans::plan_store()->is_on() || !are_allowed() || program().empty())
     return requests;
   std::vector<const Backend*> building;
   for (std::size_t i = 0; i < tasks.size(); ++i) {
@@ -164,8 +166,8 @@ void build_apart(const BuildRequest& request) {
   std::string why = serve(request.plan, *request.engine);
   if (trial.valid()) why += trial.get();
   if (why.empty() || have_failed().exchange(true)) return;
-  warn("plans are built one after the other: a process that was to build one beside another failed: ", why, " (",
-       kVariable, "=0 starts none)");
+  warn("the helper process that builds a second plan failed, so plans are built one after the other: ", why, " (",
+       kVariable, "=0 starts no helper)");
 }
 
 void serve_build_request(std::string_view text) {

@@ -34,8 +34,8 @@ class ComposedBackward final : public BackwardPlan {
   }
 
  private:
-  /// Whether the fused plan makes what a call asks for, and no more where a plan that runs anyway makes the rest for
-  /// less: without such a plan it makes all, and leaves out what is not wanted.
+  /// Whether the fused plan should run. It must write every wanted gradient, and it writes no others if a plan that
+  /// runs anyway makes the rest for less. Without such a plan it makes all, and skips unwanted ones.
   bool writes_all(std::span<void* const> d_operands) const {
     if (!fused_) return false;
     if (!gradients_) return true;

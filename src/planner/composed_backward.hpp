@@ -7,8 +7,8 @@
 
 namespace scoremod::planner {
 
-/// The backward that runs: dq, dk and dv by one plan, and the operands' gradients that a call asks for by the same plan
-/// where it writes all of them, or by a plan of their own. Null where the answers hold no plan.
+/// The backward that runs. One plan makes dq, dk and dv. It also makes the operand gradients of a call if it writes all
+/// of them; otherwise another plan does. Null if the answers hold no plan.
 std::shared_ptr<const backend::BackwardPlan> compose_backward(const Prepared& prepared);
 
 /// "'slopes'" or "'slopes', 'table'".

@@ -6,8 +6,8 @@
 
 namespace scoremod::planner {
 
-/// What tasks of one problem are expected to come to: plan_task()'s answers at Level::kStatic, each asked for once. All
-/// that it is made with must outlive it; one thread at a time may ask.
+/// The expected answers for tasks of one problem: plan_task()'s at Level::kStatic, each computed once. Its
+/// constructor's arguments must outlive it; one thread at a time may ask.
 class ExpectedAnswers {
  public:
   ExpectedAnswers(const compiler::CompiledProblem& problem, Request request, verification::Trial& trial);

@@ -83,14 +83,14 @@ std::size_t workspace_limit(const CompileOptions& options) {
 }
 
 PlannedProblem plan_problem(const CompiledProblem& problem, const CompileOptions& options, Level level,
-                            Selection selection, bool at_hand) {
+                            Selection selection, bool ready_only) {
   PlannedProblem planned{std::move(selection), {}, {}};
   if (planned.selection.backends.empty()) return planned;
   const auto backends = with_companions(planned.selection.backends);
   const backend::MemorySpace& memory = backends.front()->memory();
   Request request = request_for(options, level, planned.selection, backends);
-  request.at_hand = at_hand;
-  request.autotune = request.autotune && !at_hand;
+  request.ready_only = ready_only;
+  request.autotune = request.autotune && !ready_only;
   std::optional<backend::DeviceScope> current;
   UnsupportedReason no_device;
   try {
@@ -146,11 +146,11 @@ Support support_of(const PlannedProblem& planned, const backend::Backend& engine
   support.notes = prepared.all_notes();
   const auto mask = analysis::finite_mask(problem.forward.program);
   if (support.supported && problem.problem.backward && engine.backward_reads_lse() && mask) {
-    support.notes.push_back(
-        concat("the value is chosen to be ", *mask,
-               " for some scores: in a row that has no other, gradients are wrong, because this backend's backward "
-               "starts from a float32 LSE, which of that size has no digit of the number of keys; to mask, use keep, "
-               "or -inf; the cpu and the reference backend are right there too"));
+    support.notes.push_back(concat(
+        "the program masks scores with the finite value ", *mask,
+        ": gradients of rows that have only such scores are wrong, because this backend's backward starts from a "
+        "float32 LSE, which at that size loses the number of keys; to mask, use keep or -inf, or run the cpu "
+        "or the reference backend"));
   }
   return support;
 }

@@ -12,20 +12,20 @@
 
 namespace scoremod::planner {
 
-/// A problem as it was planned for what a caller's options allow.
+/// A problem as it was planned under a caller's options.
 struct PlannedProblem {
   Selection selection;
   std::optional<backend::Target> target;  ///< absent where the memory has no device here
   Prepared prepared;
 };
 
-/// Plans for the current device of the selection's memory, or the one that the options name. Where there is no device,
-/// every reason that the problem alone gives is there beside that one. `at_hand` as in Request, and nothing is measured
-/// then. Throws as prepare() does.
+/// Plans for the current device of the selection's memory, or the one that the options name. Without a device, its
+/// reasons include every one that the problem alone gives. `ready_only` as in Request, and nothing is measured then.
+/// Throws as prepare() does.
 PlannedProblem plan_problem(const compiler::CompiledProblem& problem, const CompileOptions& options, Level level,
-                            Selection selection, bool at_hand = false);
+                            Selection selection, bool ready_only = false);
 
-/// The same for a device elsewhere: Level::kStatic or kBuilt. `every_candidate` as in Request.
+/// Plans for a device elsewhere: Level::kStatic or kBuilt. `every_candidate` as in Request.
 PlannedProblem plan_problem_elsewhere(const compiler::CompiledProblem& problem, const CompileOptions& options,
                                       Level level, Selection selection, const backend::DeviceProperties& device,
                                       bool every_candidate = false);
@@ -34,7 +34,7 @@ PlannedProblem plan_problem_elsewhere(const compiler::CompiledProblem& problem, 
 Support support_of(const PlannedProblem& planned, const backend::Backend& engine,
                    const compiler::CompiledProblem& problem);
 
-/// Whether what may run is to be measured: the option, or the environment variable SCOREMOD_AUTOTUNE.
+/// Whether candidates are to be measured: the option, or the environment variable SCOREMOD_AUTOTUNE.
 bool wants_autotune(const CompileOptions& options);
 
 /// The most scratch memory that a call may need: the option, the environment variable SCOREMOD_MAX_WORKSPACE, or 8 GiB.

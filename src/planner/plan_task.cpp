@@ -76,7 +76,7 @@ class TaskPlanner {
       }
       answer_.reasons.push_back(std::move(reasons));
     }
-    // Of one engine the fastest comes first also where a caller orders engines.
+    // Within one backend the fastest comes first, even if the caller orders backends.
     std::ranges::stable_sort(answer_.considered, {}, [&](const Considered& c) {
       const auto place = std::ranges::find(request_.backends, c.engine) - request_.backends.begin();
       return std::pair(request_.in_order ? place : 0, c.candidate.predicted.milliseconds);
@@ -89,8 +89,8 @@ class TaskPlanner {
     std::string remedy;
     if (problem_.problem.deterministic && task_.direction == backend::Direction::kBackward) {
       remedy =
-          "leave 'deterministic' out, split the batch or the heads, or raise the limit: gradients that are the "
-          "same bits each time may take memory for each pair of a query and a key";
+          "leave 'deterministic' out, split the batch or the heads, or raise the limit: deterministic "
+          "gradients may take memory for each pair of a query and a key";
     }
     considered.refusal = unsupported(Rule::kWorkspaceLimit,
                                      concat("needs a workspace of ", bytes, " bytes, more than the limit of ",
@@ -153,11 +153,11 @@ class TaskPlanner {
     if (auto fastest = autotune.fastest()) take(*fastest->first, std::move(fastest->second));
   }
 
-  /// Builds, holds the workspace to the limit and verifies.
+  /// Builds, checks the workspace against the limit, and verifies.
   bool make_ready(Considered& considered, backend::ExecutablePlan& plan) {
     const Candidate& candidate = considered.candidate;
     if (candidate.workspace_bytes && !fits(considered, *candidate.workspace_bytes)) return false;
-    if (request_.at_hand && !is_at_hand(considered)) return false;
+    if (request_.ready_only && !is_ready(considered)) return false;
     considered.asked = true;
     // The host's part of a trial takes about as long as a build, and needs none.
     if (is_verified(candidate) && verification::needs_trial(subject_of(considered, *request_.target)))
@@ -182,14 +182,14 @@ class TaskPlanner {
   }
 
   /// Whether it can run without a build and a trial; says so where it can't.
-  bool is_at_hand(Considered& considered) {
+  bool is_ready(Considered& considered) {
     const Candidate& candidate = considered.candidate;
     const bool is_tried =
         !is_verified(candidate) || !verification::needs_trial(subject_of(considered, *request_.target));
     if (is_tried && has_artifact(*considered.engine, candidate, *request_.target)) return true;
     considered.left_for_later = true;
     considered.refusal =
-        unsupported(Rule::kEngineRefused, "it is to be built or tried first, and another one is at hand");
+        unsupported(Rule::kEngineRefused, "its plan has to be built or verified first, and another plan is ready");
     return false;
   }
 
@@ -214,7 +214,7 @@ class TaskPlanner {
     const std::optional<Candidate> same = trial_candidate(considered, task_, *request_.target, trial_);
     if (!same) throw NoTrial{"the small problem to be verified has no candidate of the same structure"};
     backend::BuildResult built = obtain_artifact(*considered.engine, *same, *request_.target);
-    if (!built.artifact) throw NoTrial{concat("the engine refused the small problem to be verified: ", built.refusal)};
+    if (!built.artifact) throw NoTrial{concat("the backend refused the small problem to be verified: ", built.refusal)};
     const backend::ExecutablePlan plan = same->recipe->plan(std::move(built.artifact), request_.options);
     const verification::OperationErrors errors{considered.engine->function_error(), considered.engine->product_error()};
     const auto outputs = plan.forward ? verification::verify_forward(trial_, *plan.forward, memory(), errors)

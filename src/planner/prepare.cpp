@@ -37,14 +37,14 @@ std::future<TaskAnswer> plan_beside(const CompiledProblem& problem, const Task& 
   });
 }
 
-/// What a task is predicted to take; infinite where nothing does it.
+/// The predicted time of a task; infinite if no candidate does it.
 double predicted_ms(const Task& task, ExpectedAnswers& expected) {
   const Considered* chosen = expected.of(task).chosen();
   return chosen == nullptr ? std::numeric_limits<double>::infinity() : chosen->candidate.predicted.milliseconds;
 }
 
-/// The sets of operands whose gradients a whole backward is predicted to write in less time than one of `attention_ms`
-/// and a pass of their own.
+/// The sets of operands whose gradients a fused backward is predicted to write faster than `attention_ms` and a pass of
+/// their own.
 std::vector<Operands> fused_sets(const CompiledProblem& problem, const Request& request, double attention_ms,
                                  ExpectedAnswers& expected, std::vector<std::string>& notes) {
   std::vector<Operands> sets;
@@ -57,7 +57,7 @@ std::vector<Operands> fused_sets(const CompiledProblem& problem, const Request& 
         sets.push_back(std::move(operands));
       } else {
         notes.push_back(concat("gradient of ", names_of(problem.problem, operands),
-                               " not beside dq, dk and dv: predicted to take ", fused, " ms so, and ", apart,
+                               " not fused with dq, dk and dv: predicted ", fused, " ms fused, and ", apart,
                                " ms in a pass of its own"));
       }
     }
@@ -65,13 +65,13 @@ std::vector<Operands> fused_sets(const CompiledProblem& problem, const Request& 
   return sets;
 }
 
-/// A task that is planned beside the backward, because it is expected to be wanted.
+/// A task that is planned in parallel with the backward, because it is expected to be wanted.
 struct Beside {
   Task task;
   std::future<TaskAnswer> answer;  ///< not valid where there is none
 };
 
-/// Of the one beside, where it is that; planned now otherwise.
+/// The answer of the task planned ahead, if it is this one; otherwise plans it now.
 TaskAnswer answer_of(const Task& task, Beside& beside, const CompiledProblem& problem, const Request& request,
                      verification::Trial& trial) {
   if (beside.answer.valid() && beside.task == task) return beside.answer.get();
@@ -88,14 +88,14 @@ std::optional<TaskAnswer> plan_fused(const CompiledProblem& problem, const Reque
     if (answer.chosen() != nullptr) return answer;
     const std::string names = names_of(problem.problem, operands);
     for (const UnsupportedReason& reason : answer.all_reasons()) {
-      notes.push_back(concat("gradient of ", names, " not beside dq, dk and dv: ", reason.text));
+      notes.push_back(concat("gradient of ", names, " not fused with dq, dk and dv: ", reason.text));
     }
   }
   return std::nullopt;
 }
 
-/// What is expected to make all gradients of operands, where the backward by itself does not: one that is fused, or a
-/// pass of their own.
+/// The task that is expected to make all operand gradients if the plain backward does not: a fused backward, or a pass
+/// of its own.
 std::optional<Task> expected_beside(const CompiledProblem& problem, const Request& request, ExpectedAnswers& expected) {
   const Operands operands = problem::operands_with_gradient(problem.problem);
   if (operands.empty()) return std::nullopt;
@@ -118,11 +118,11 @@ void plan_backward(const CompiledProblem& problem, const Request& request, verif
   const bool all_fused = prepared.fused_backward && prepared.fused_backward->task.operand_gradients == operands;
   if (all_fused) return;
   prepared.operand_gradients = answer_of({Direction::kBackward, false, operands}, beside, problem, request, trial);
-  // Where no engine of this memory has such a pass, that is the reason.
+  // Gives a reason if no backend of this memory has such a pass.
   if (prepared.operand_gradients->reasons.empty()) {
-    UnsupportedReason none = backend::unsupported(backend::Rule::kNoOperandGradient,
-                                                  concat("the gradients of ", names_of(problem.problem, operands),
-                                                         " are wanted, and no engine of this memory makes them"));
+    UnsupportedReason none = backend::unsupported(
+        backend::Rule::kNoOperandGradient, concat("expected a backend for this memory that computes the gradients of ",
+                                                  names_of(problem.problem, operands), ", found none"));
     none.direction = "backward";
     prepared.operand_gradients->reasons.push_back({request.backends.front(), {std::move(none)}});
   }
@@ -137,7 +137,7 @@ void add_notes(const char* what, const TaskAnswer& answer, std::vector<std::stri
   }
   if (!answer.plan.note.empty()) notes.push_back(concat(what, ": ", answer.plan.note));
   const backend::Prediction& predicted = chosen->candidate.predicted;
-  // Of the host's own code nobody chooses by it.
+  // Predictions are not shown for the host's own code, because nobody chooses by them.
   if (!chosen->candidate.structural_key.empty()) {
     notes.push_back(concat(what, ": predicted ", predicted.milliseconds, " ms (", predicted.source, ")"));
   }
@@ -166,7 +166,7 @@ std::vector<UnsupportedReason> Prepared::reasons() const {
   std::vector<UnsupportedReason> all;
   if (!runs_forward()) all = forward.all_reasons();
   for (UnsupportedReason& reason : backward_reasons()) {
-    // What holds for both directions is said once.
+    // A reason that holds for both directions is listed once.
     const auto same = [&](const UnsupportedReason& other) {
       return other.id == reason.id && other.text == reason.text;
     };

@@ -21,7 +21,7 @@ struct Selection {
 /// that no backend has, and for a named backend of another memory than the one asked for.
 Selection select(const CompileOptions& options);
 
-/// Those that a selection allows and that belong to it whatever is selected.
+/// The selected backends, and the companions that belong to them in every selection.
 std::vector<const backend::Backend*> with_companions(std::vector<const backend::Backend*> backends);
 
 }  // namespace scoremod::planner

@@ -10,15 +10,15 @@ namespace scoremod {
 namespace plans {
 namespace {
 
-/// The caches of the process and what they share.
+/// The caches of the process and their shared state.
 struct Registry {
   std::mutex mutex;
   std::vector<ErasedPlanCache*> caches;
   PlanCacheLimits limits;
 };
 
-/// Never destroyed, because caches with the life of the process are not either: what is freed at its end, in an order
-/// that nobody chose, would reach into libraries that are gone.
+/// Never destroyed, because caches with the life of the process are not either. Freeing them at exit, in an unspecified
+/// order, would call into libraries that are already unloaded.
 Registry& registry() {
   static auto& made = *new Registry;
   return made;

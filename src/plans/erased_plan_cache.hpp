@@ -19,7 +19,7 @@
 
 namespace scoremod::plans {
 
-/// A plan without its type, or a refusal: what PlanCache keeps.
+/// A plan without its type, or a refusal, for PlanCache.
 struct ErasedPlan {
   std::shared_ptr<const void> plan;
   std::size_t bytes = 0;

@@ -90,15 +90,15 @@ void make_private_directory(const fs::path& directory) {
   const auto refuse = [&](const std::string& why) {
     fail_environment("cannot make the folder ", directory.string(), ": ", why);
   };
-  // What a folder above could cure is "not found" alone. No folder above is asked for where a name is too long for the
-  // system: there may be tens of thousands of them.
-  if (found.type() != fs::file_type::not_found) refuse(error ? error.message() : "what has its name is no folder");
+  // Making a folder above helps only if the error is "not found". A name that is too long for the system is refused at
+  // once: it may have tens of thousands of folders above.
+  if (found.type() != fs::file_type::not_found) refuse(error ? error.message() : "a file with this name is no folder");
   make_private_directory(directory.parent_path());
   if (::mkdir(directory.c_str(), S_IRWXU) == 0) return;
   const int failure = errno;
   // Another process may have made it.
   if (failure != EEXIST) refuse(system_text(failure));
-  if (!fs::is_directory(directory, error)) refuse("what has its name is a symbolic link to nothing");
+  if (!fs::is_directory(directory, error)) refuse("a broken symbolic link has this name");
 }
 
 void write_atomically(const fs::path& directory, const std::string& name, std::span<const std::byte> bytes) {

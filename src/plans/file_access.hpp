@@ -13,8 +13,8 @@ namespace scoremod::plans {
 /// An open file for reading; closed with the object.
 class InputFile {
  public:
-  /// Opens a regular file; anything else, such as a pipe that would block or a link to a file that is somewhere else,
-  /// counts as one that can't be read.
+  /// Opens a regular file. Anything else, such as a pipe that would block or a link to another file, counts as one that
+  /// can't be read.
   explicit InputFile(const std::filesystem::path& path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
@@ -45,12 +45,12 @@ inline constexpr const char* kTemporaryPrefix = ".writing-";
 
 /// Makes the folder, with its parents, for its owner only; one that is there stays as it is.
 void make_private_directory(const std::filesystem::path& directory);
-/// Writes a file so that under its name there is always either what was there before or all of `bytes`. Takes the place
-/// of an empty folder too. Throws Error(kEnvironment) with the system's text, and leaves nothing behind then.
+/// Writes a file so that its name always has either the old contents or all of `bytes`. Takes the place of an empty
+/// folder too. Throws Error(kEnvironment) with the system's text, and leaves nothing behind then.
 void write_atomically(const std::filesystem::path& directory, const std::string& name,
                       std::span<const std::byte> bytes);
-/// Whether the file was there. A link goes itself, not what it names; a folder only if it is empty. Throws
-/// Error(kEnvironment) when it is there and can't be deleted.
+/// Whether the file was there. A link is deleted itself, not its target; a folder only if it is empty. Throws
+/// Error(kEnvironment) if it is there and can't be deleted.
 bool remove_file(const std::filesystem::path& path);
 
 }  // namespace scoremod::plans

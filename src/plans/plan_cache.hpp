@@ -9,8 +9,8 @@
 
 namespace scoremod::plans {
 
-/// What a build gives: a plan, or, when `plan` is null, a refusal. Both are kept. A failure that another attempt might
-/// not have (memory, a driver) is neither: builds throw it, and nothing is kept.
+/// The result of a build: a plan or, if `plan` is null, a refusal; both are kept. Builds throw failures that another
+/// attempt might not have (memory, a driver), and nothing is kept.
 template <class Plan>
 struct PlanOrRefusal {
   std::shared_ptr<const Plan> plan;
@@ -19,8 +19,8 @@ struct PlanOrRefusal {
 };
 
 /// The plans of one backend that this process has built, by key. Keys are compared in full. A cache with the life of
-/// the process should never be destroyed (`static auto& cache = *new PlanCache<...>`): at its end the libraries that
-/// plans belong to may be gone before them.
+/// the process should never be destroyed (`static auto& cache = *new PlanCache<...>`). At exit the libraries that plans
+/// belong to may be gone before them.
 ///
 /// - get() of a key that is there costs a hash of the key and one lock. The first that asks for another key builds;
 ///   others that ask for it meanwhile wait for that one build. Builds run outside the lock, and those of different keys

@@ -18,12 +18,12 @@ namespace scoremod::plans {
 
 inline constexpr std::uint64_t kDefaultStoreBytes = std::uint64_t{1} << 30;
 
-/// Records in files of one folder, which several processes may use at once: each file is written under another name,
+/// Records in files of one folder, which several processes may use at once. Each file is written under another name,
 /// synchronized and renamed, so that readers see whole files only.
 ///
-/// load(), save() and forget() never throw for what is wrong with files or the file system: they say so once in a
-/// warning, and the caller goes on without. Every other function throws Error(kEnvironment). Any function may be called
-/// from several threads at once.
+/// load(), save() and forget() never throw for bad files or a failing file system: they warn once, and the caller goes
+/// on without. Every other function throws Error(kEnvironment). Any function may be called from several threads at
+/// once.
 class PlanStore {
  public:
   /// An empty folder name is a store that is off: it finds nothing and takes nothing. The folder is made at the first
@@ -41,15 +41,15 @@ class PlanStore {
   std::optional<Bytes> load(RecordKind kind, const Bytes& key);
   /// Whether load() is likely to find something; reads nothing, and counts nothing.
   bool has(RecordKind kind, const Bytes& key) const;
-  /// Takes the place of what was there for this kind and key; then deletes the least recently used files over the
-  /// limit. Returns whether the record is there now.
+  /// Replaces the record of this kind and key; then deletes the least recently used files over the limit. Returns
+  /// whether the record is there now.
   bool save(const Record& record);
   /// Deletes the file of a record that turned out to be of no use, such as a plan that cuDNN does not load.
   void forget(RecordKind kind, const Bytes& key);
 
   PlanStoreStatistics statistics() const;
 
-  // What the functions of cache.hpp do, for this folder.
+  // The functions of cache.hpp, for this folder.
   std::vector<StoredFile> list() const;
   std::vector<StoredFile> verify() const;
   StoreDeletion prune(std::uint64_t max_bytes);
@@ -67,7 +67,7 @@ class PlanStore {
   std::atomic<bool> warned_of_reading_{false}, warned_of_writing_{false};
 };
 
-/// The process's store: at first what the environment says, later what set_plan_store_directory() says.
+/// The process's store: at first the environment's, later that of set_plan_store_directory().
 std::shared_ptr<PlanStore> plan_store();
 
 }  // namespace scoremod::plans

@@ -10,7 +10,7 @@ namespace scoremod::plans {
 enum class WorkKind : std::uint8_t { kBuild, kLoad, kTrial };
 
 /// Adds the time of its life to the process's count of this kind. Work within other work of the same thread counts as
-/// part of that: what a trial builds is the trial's.
+/// part of that: a trial's builds are the trial's.
 class CountedWork {
  public:
   explicit CountedWork(WorkKind kind);
@@ -18,7 +18,7 @@ class CountedWork {
   CountedWork(const CountedWork&) = delete;
   CountedWork& operator=(const CountedWork&) = delete;
 
-  /// There was nothing to do: it is not counted, and what follows is not part of it.
+  /// There was nothing to do: it is not counted, and later work is not part of it.
   void forget();
 
  private:

@@ -16,7 +16,7 @@ enum class RecordKind : std::uint8_t {
   kKernels,       ///< kernels that were compiled for a program
   kChoice,        ///< which of some candidates was measured to be the fastest
   kAdmission,     ///< a verdict of a trial that covered less, of earlier versions: listed and deleted, never used
-  kRefusal,       ///< why an engine does not build a candidate
+  kRefusal,       ///< why a backend does not build a candidate
 };
 
 inline constexpr std::array kRecordKinds{RecordKind::kPlan,   RecordKind::kVerification, RecordKind::kKernels,

@@ -10,22 +10,21 @@ namespace scoremod::plans {
 
 // The format of one file of the plan store. Numbers have their least significant byte first.
 //
-//   bytes     what
-//   8         "SCOREMOD"
-//   4         format, 1
-//   8         n, the header's length
-//   8         m, the payload's length
-//   n         header, canonical bytes: kind, scoremod's version, engine, architecture, label, key
-//   8         FNV-1a of everything before
-//   m         payload
-//   8         FNV-1a of everything before
+// - 8 bytes: "SCOREMOD"
+// - 4: format, 1
+// - 8: n, the header's length
+// - 8: m, the payload's length
+// - n: header, canonical bytes: kind, scoremod's version, engine, architecture, label, key
+// - 8: FNV-1a of everything before
+// - m: payload
+// - 8: FNV-1a of everything before
 
 /// No header is longer; so much is read to list a file.
 inline constexpr std::size_t kMaxHeaderBytes = std::size_t{1} << 18;
 /// No file is longer; a larger one in the store's folder is not the store's.
 inline constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 30;
 
-/// What a file says, or why it is of no use.
+/// The contents of a file, or why it is of no use.
 struct RecordFile {
   std::string damage;   ///< empty when all is well; otherwise nothing else is set
   std::string library;  ///< the version of scoremod that wrote it

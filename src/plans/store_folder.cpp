@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kSuffix = ".scoremod";
 constexpr std::size_t kHashDigits = 16;
-/// A write takes milliseconds; what is older was interrupted.
+/// A write takes milliseconds; an older one was interrupted.
 constexpr std::chrono::seconds kOldestWrite{3600};
 constexpr std::chrono::seconds kMaxClockDifference{60};
 
@@ -49,14 +49,14 @@ bool is_temporary_name(std::string_view name) {
 struct FolderFile {
   std::string name;
   bool temporary = false;
-  std::uint64_t bytes = 0;               ///< 0 for what is no regular file
+  std::uint64_t bytes = 0;               ///< 0 unless it is a regular file
   std::chrono::nanoseconds modified{0};  ///< 0 where it is not known
 };
 
 std::chrono::nanoseconds now() { return std::chrono::system_clock::now().time_since_epoch(); }
 
-/// When the file was last written or used. Clocks of machines that share a folder may differ a little; a time well in
-/// the future says nothing, and would keep its file for longer than any in use.
+/// When the file was last written or used. Clocks of machines that share a folder may differ a little. A time well in
+/// the future is meaningless, and would keep its file longest.
 std::chrono::nanoseconds time_of(const struct stat& status) {
   const auto time = std::chrono::seconds(status.st_mtim.tv_sec) + std::chrono::nanoseconds(status.st_mtim.tv_nsec);
   return time - now() > kMaxClockDifference ? std::chrono::nanoseconds(0) : time;
@@ -135,7 +135,7 @@ class Deletion {
     }
   }
 
-  /// What was deleted; throws what the first failure was.
+  /// The counts of the deletion; throws the first failure.
   StoreDeletion finish() const {
     if (failure_) std::rethrow_exception(failure_);
     return done_;

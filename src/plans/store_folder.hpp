@@ -13,9 +13,9 @@ namespace scoremod::plans {
 
 class InputFile;
 
-// The files of a store's folder. Only files that are named as the store names them are ever read or deleted, so that a
-// folder that was not meant for it loses nothing. Files that vanish meanwhile, by another process, are no error. An
-// empty folder name and a folder that is not there have no files. Everything throws Error(kEnvironment).
+// The files of a store's folder. Only files with a store's names are ever read or deleted, so that a folder that was
+// not meant for it loses nothing. Files that vanish meanwhile, by another process, are no error. An empty folder name
+// and a folder that is not there have no files. Everything throws Error(kEnvironment).
 
 /// "plan-0123456789abcdef.scoremod": the kind and a hash of the key.
 std::string file_name(RecordKind kind, const Bytes& key);

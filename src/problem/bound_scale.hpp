@@ -4,7 +4,7 @@
 
 namespace scoremod::problem {
 
-/// Whether the program reads what the products are multiplied by.
+/// Whether the program reads the scale.
 bool reads_scale(const Program& program);
 
 /// The problem with its scale as a constant where its program reads it: no backend has code for that.

@@ -14,8 +14,8 @@ namespace scoremod::problem {
 /// case.
 inline constexpr std::int64_t kDropoutKeyWords = 4, kPlacedDropoutKeyWords = 10;
 
-/// Where the indices of one axis are among those of the whole sequence, of which a shard has every so many tokens in a
-/// stripe. In 32 bits, as counters are, so that any words mean something.
+/// Maps the indices of one axis to those of the whole sequence: a shard has stripes of its tokens. All numbers have 32
+/// bits, as counters do, so that every word is valid.
 struct DropoutPlaces {
   std::uint32_t first = 0;
   std::uint32_t tokens = 0;  ///< of a stripe; 0: the indices are a single one
@@ -29,8 +29,8 @@ struct DropoutPlaces {
   std::size_t run(std::int64_t index, std::size_t most) const;
 };
 
-/// Which weights of one call on the host are dropped, by the call's own indices: from its seed and offset, or from the
-/// keys that it binds.
+/// Which weights of one call on the host are dropped, by the call's own indices. It follows from its seed and offset,
+/// or from its dropout keys.
 class CallDropout {
  public:
   /// `operands` are the call's, in the order of the declarations, and are read when it is asked. The problem has its
@@ -38,7 +38,7 @@ class CallDropout {
   CallDropout(const AttentionProblem& problem, std::uint64_t seed, std::uint64_t offset, const IndexOffsets& offsets,
               std::span<const void* const> operands);
 
-  /// What a weight that is left is multiplied by.
+  /// The factor of the weights that are kept.
   double factor() const { return mask_.factor(); }
 
   bool keeps(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv) const {
@@ -52,7 +52,7 @@ class CallDropout {
             float* weights) const;
 
  private:
-  /// What the elements of one batch have alike.
+  /// The state that the elements of one batch share.
   struct Batch {
     DropoutMask mask;
     std::int64_t counter, first_head;
@@ -64,7 +64,7 @@ class CallDropout {
   const IndexOffsets offsets_;
   const float probability_;
   std::span<const void* const> operands_;
-  const OperandSpec* keys_ = nullptr;  ///< where the call binds keys
+  const OperandSpec* keys_ = nullptr;  ///< null unless the call has dropout keys
   std::uint32_t operand_ = 0;          ///< its number
 };
 

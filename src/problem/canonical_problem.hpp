@@ -6,9 +6,9 @@
 
 namespace scoremod::problem {
 
-/// Bytes that say all of a problem, the same on every machine and in every version that knows the same fields: what is
-/// kept by problem is kept by them, compared in full. Problems with equal bytes are equal, and equal ones have equal
-/// bytes (but for a scale of 0 and -0).
+/// Bytes that describe all of a problem, the same on every machine and in every version that knows the same fields.
+/// Caches use them as keys and compare them in full. Problems are equal exactly if their bytes are (except a scale of 0
+/// and -0).
 Bytes canonical_bytes(const AttentionProblem& problem);
 
 }  // namespace scoremod::problem

@@ -7,11 +7,11 @@
 
 namespace scoremod::problem {
 
-/// Which weights of a call dropout leaves, a function of the seed, the offset and an element's global indices alone:
-/// whoever computes the element, in whatever order, gets the same answer. docs/problem.md says it for others.
+/// The dropout mask of a call. It depends only on the seed, the offset and an element's global indices, so every order
+/// of computation gives the same mask. docs/problem.md specifies it.
 ///
-/// Four neighbouring keys share one evaluation of Philox, whose counter holds (kv / 4, q, h, b); its key is made of the
-/// seed and the offset by another one, so that no two calls share counters.
+/// Four neighbouring keys share one evaluation of Philox, whose counter holds (kv / 4, q, h, b). Its key comes from the
+/// seed and the offset by another evaluation, so no two calls share counters.
 class DropoutMask {
  public:
   /// The words of Philox's key.
@@ -25,13 +25,14 @@ class DropoutMask {
   DropoutMask(float probability, std::uint64_t seed, std::uint64_t offset)
       : DropoutMask(probability, key_of(seed, offset)) {}
 
-  /// For others that evaluate the same function: the key of Philox, and of 32 random bits, what is below it is dropped.
+  /// For others that evaluate the same function: the key of Philox. A weight is dropped if its 32 random bits are below
+  /// the threshold.
   const Key& key() const { return key_; }
   std::uint32_t threshold() const { return threshold_; }
-  /// What a weight that is left is multiplied by, so that sums are what they were on average.
+  /// The factor of the weights that are kept, so that sums are unchanged on average.
   double factor() const { return factor_; }
 
-  /// Of global indices.
+  /// Whether an element is kept, by its global indices.
   bool keeps(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv) const {
     return words(b, h, q, kv)[static_cast<std::size_t>(kv % 4)] >= threshold_;
   }
@@ -61,7 +62,7 @@ class DropoutMask {
                   key_);
   }
 
-  std::uint32_t threshold_;  ///< of 32 random bits: what is below is dropped
+  std::uint32_t threshold_;  ///< of 32 random bits: smaller values are dropped
   double factor_;
   Key key_;
 };

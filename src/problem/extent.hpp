@@ -14,7 +14,7 @@ std::optional<std::size_t> extent_bytes(std::span<const std::int64_t> sizes, std
                                         std::size_t element_bytes);
 
 /// Whether no two elements share memory by the rule that dimensions nest: sorted by stride, each stride is larger than
-/// what all inner dimensions span together. Dimensions of size 1 do not count, and those of stride 0 only unless
+/// the span of all inner dimensions. Dimensions of size 1 do not count, and those of stride 0 only unless
 /// `may_broadcast`. Sufficient, not necessary: interleavings that happen not to collide are false too.
 bool dimensions_nest(std::span<const std::int64_t> sizes, std::span<const std::int64_t> strides, bool may_broadcast);
 

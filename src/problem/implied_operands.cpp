@@ -39,7 +39,7 @@ Program with_declarations(const Program& program, const std::vector<OperandDecl>
   return builder.finish(ids[program.value()], keep_of(program, ids));
 }
 
-/// How many tokens of a ragged tensor a batch has: offsets[b + 1] - offsets[b].
+/// The tokens of a batch in a varlen tensor: offsets[b + 1] - offsets[b].
 NodeId tokens_of_batch(ir::Builder& builder, std::uint32_t offsets) {
   const NodeId batch = builder.leaf(Op::kBatchIdx);
   const NodeId next = builder.make(Op::kAdd, {batch, builder.constant(std::int32_t{1})});
@@ -55,7 +55,7 @@ std::string type_of(const OperandDecl& decl) {
 }
 
 const char* field_of(const std::string& operand) {
-  if (operand.starts_with("descale_") || operand == kScaleOfOutput) return "factor of a tensor of eight bits is";
+  if (operand.starts_with("descale_") || operand == kScaleOfOutput) return "scale of an FP8 tensor is";
   if (operand == kDropoutKeys) return "dropout's keys are";
   if (operand == kSinkOperand) return "sink is";
   if (operand == kOffsetsOfQueries || operand == kOffsetsOfKeys) return "offsets are";
@@ -123,8 +123,8 @@ void check_implied_operands(const AttentionProblem& problem) {
                     " bound by that name; found another declaration; rename the program's operand");
     }
     if (is_read_by_none && reads(problem.program, *declared)) {
-      fail_argument("program: expected no program that reads operand '", implied.name,
-                    "', by whose name the problem's ", field_of(implied.name), " bound; rename the program's operand");
+      fail_argument("program: expected no program that reads operand '", implied.name, "', since the problem's ",
+                    field_of(implied.name), " bound by that name; rename the program's operand");
     }
   }
 }

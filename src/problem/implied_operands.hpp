@@ -9,7 +9,7 @@
 
 namespace scoremod::problem {
 
-/// Names under which calls bind what a problem's fields bring.
+/// Names of the operands that a problem's fields add as runtime arguments.
 inline constexpr const char* kLengthsOfQueries = "lengths_q";
 inline constexpr const char* kLengthsOfKeys = "lengths_kv";
 inline constexpr const char* kOffsetsOfQueries = "offsets_q";
@@ -24,15 +24,15 @@ inline constexpr const char* kDescaleOfValues = "descale_v";
 inline constexpr const char* kScaleOfOutput = "scale_o";
 inline constexpr const char* kDescaleOfOutputGradient = "descale_d_o";
 
-/// The operands that a problem's fields bring, whether or not its program declares them too.
+/// The operands of a problem's fields, whether or not its program declares them too.
 std::vector<OperandDecl> implied_operands(const AttentionProblem& problem);
 
-/// Whether the problem has a tensor of eight bits whose factor is an operand of this name: f32, a single element, read
+/// Whether the problem has an FP8 tensor whose scale is an operand of this name. A scale is f32, a single element, read
 /// by no program, and without a gradient.
 bool is_tensor_scale(const AttentionProblem& problem, const std::string& name);
 
-/// Whether the problem's keys of dropout have the places of queries and keys beside them (problem/call_dropout.hpp),
-/// which their shape says.
+/// Whether the problem's dropout keys include the places of queries and keys (problem/call_dropout.hpp), by their
+/// shape.
 bool has_dropout_places(const AttentionProblem& problem);
 
 /// The shape that a problem's fields give a table of this name, which only they can know; empty for all others.
@@ -41,8 +41,8 @@ std::vector<std::int64_t> implied_table_shape(const AttentionProblem& problem, c
 /// Throws Error(kInvalidArgument) where the program declares an operand of such a name as something else.
 void check_implied_operands(const AttentionProblem& problem);
 
-/// The problem with all that calls bind among its program's operands: after those of the program itself, and with their
-/// default specs where it has none. Done twice it changes nothing.
+/// The problem with all runtime arguments among its program's operands: those of fields follow the program's own, with
+/// default specs if it has none. Done twice it changes nothing.
 AttentionProblem with_implied_operands(AttentionProblem problem);
 
 /// The number of the operand that holds a learned sink; empty without one. The problem has its implied operands.
@@ -51,9 +51,8 @@ std::optional<std::uint32_t> sink_operand(const AttentionProblem& problem);
 /// The number of the operand of this name; empty where the program declares none.
 std::optional<std::uint32_t> operand_number(const Program& program, const std::string& name);
 
-/// The problem with its lengths in the program's mask, and no longer beside it: a key is kept where the global indices
-/// are below the lengths, too, and below those that the offsets of ragged tensors leave. The problem has its implied
-/// operands.
+/// Moves the problem's lengths into the program's mask. A key is kept only if the global indices are below the lengths,
+/// and below those that the offsets of varlen tensors give. The problem has its implied operands.
 AttentionProblem with_lengths_in_mask(AttentionProblem problem);
 
 }  // namespace scoremod::problem

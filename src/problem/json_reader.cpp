@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kMaxTextBytes = std::size_t{32} << 20;
 /// A problem nests four deep; the bound keeps hostile text from costing more than its length.
 constexpr int kMaxDepth = 32;
-/// The JSON library quotes what it last read, however long and whatever bytes it has.
+/// The JSON library quotes the last text that it read, however long and whatever bytes it has.
 constexpr std::size_t kMaxQuoted = 300;
 
 std::string printable(std::string text) {
@@ -33,7 +33,7 @@ std::string reason_of(const Json::exception& error) {
   return printable(end == std::string::npos ? text : text.substr(end + 2));
 }
 
-/// Watches the parser for what it would accept silently: repeated names and deep nesting.
+/// Watches for input that the parser would accept silently: repeated names and deep nesting.
 class Watch {
  public:
   bool operator()(int depth, Json::parse_event_t event, const Json& parsed) {
@@ -76,7 +76,7 @@ Json read_json(std::string_view text) {
   } catch (const Json::exception& error) {
     fail_argument("expected JSON: ", reason_of(error));
   }
-  // The JSON library takes a NUL for the end of the text, and does not look at what follows.
+  // The JSON library takes a NUL for the end of the text, and ignores the rest.
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
     fail_argument("expected JSON: the text to end behind the object, found a NUL as byte ", nul + 1, "; remove it");
   }

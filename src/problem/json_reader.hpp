@@ -24,7 +24,7 @@ class Fields {
 
   /// The field of this name, or null when it is absent.
   const Json* find(const std::string& name) const;
-  /// The field of this name; refuses its absence. `what` says what belongs there.
+  /// The field of this name; refuses its absence. `what` describes the field.
   const Json& require(const std::string& name, const char* what) const;
   /// The path of a field: "q.strides", "operands[1].shape".
   std::string path_of(const std::string& name) const;
@@ -35,7 +35,7 @@ class Fields {
   std::vector<std::string> known_;
 };
 
-/// What a value is, for messages: "the string \"abc\"", "an object".
+/// Describes a value for messages: "the string \"abc\"", "an object".
 std::string describe(const Json& value);
 
 // The value as a type; each refuses every other kind of value.
@@ -46,7 +46,7 @@ double as_number(const Json& value, const std::string& path);
 float as_float(const Json& value, const std::string& path);
 bool as_bool(const Json& value, const std::string& path);
 const std::string& as_string(const Json& value, const std::string& path);
-/// Refuses what is no array.
+/// Refuses values that are no array.
 const Json& as_array(const Json& value, const std::string& path, const char* of_what);
 std::vector<std::int64_t> as_integers(const Json& value, const std::string& path);
 

@@ -40,7 +40,7 @@ std::vector<std::byte> given_elements(const InputSpec& entry, const TensorInfo& 
                 ", and nothing that reads files");
 }
 
-/// A tensor that takes input: what it looks like, and its memory.
+/// A tensor that takes input: its shape and strides, and its memory.
 struct InputTensor {
   TensorInfo info;
   std::vector<std::byte>* memory = nullptr;

@@ -15,7 +15,7 @@ namespace scoremod {
 namespace problem {
 namespace {
 
-/// Small sizes that no field's rule refuses beside each other.
+/// Small sizes that no field's rule refuses in combination.
 constexpr std::int64_t kAnySize = 1;
 
 /// The size that a call has where the problem says `own`.
@@ -32,7 +32,7 @@ void fill(const std::string& field, std::int64_t& own, std::int64_t given) {
   own = given == kOpenSize ? 0 : given;
 }
 
-/// A size of what the problem does not have.
+/// Refuses a size of something that the problem does not have.
 void refuse_absent(const char* field, std::int64_t given, const char* of) {
   if (given == 0) return;
   fail_argument("sizes.", field, ": expected 0 in a problem without ", of, ", found ", given);

@@ -4,8 +4,8 @@
 
 namespace scoremod::problem {
 
-/// Sizes that a problem with open ones may have, of about `about`: for what is asked at any sizes. Queries and keys
-/// differ in number unless that is 1.
+/// Sizes that a problem with open ones may have, of about `about`, for questions at any sizes. Queries and keys differ
+/// in number unless that is 1.
 Sizes any_sizes(const AttentionProblem& problem, std::int64_t about = 1);
 
 /// The problem with these in place of its open sizes, and its operands as they are: not validated.

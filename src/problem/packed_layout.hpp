@@ -17,7 +17,7 @@ struct PackedLayout {
   bool within_heads = false;      ///< "H3D": the parts of one head are neighbours. "3HD": all heads of a part are
 };
 
-/// Of the names BS3HD, BSH3D, SB3HD, SBH3D and those with a 2; empty when the name is none of them.
+/// Parses BS3HD, BSH3D, SB3HD, SBH3D and those with a 2; empty when the name is none of them.
 std::optional<PackedLayout> parse_packed_layout(std::string_view name);
 const std::vector<std::string>& packed_layout_names();
 

@@ -22,7 +22,7 @@ namespace scoremod {
 namespace problem {
 namespace {
 
-/// Of tensors, and of operands.
+/// The float dtypes of tensors and operands.
 const std::array<std::string, 5> kFloatDTypes{"f32", "f16", "bf16", "e4m3", "e5m2"};
 const std::array<std::string, 5> kOperandDTypes{"f32", "f16", "bf16", "i32", "bool"};
 
@@ -120,7 +120,8 @@ SequenceLengths parse_lengths(const Json& value, const std::string& path) {
   return lengths;
 }
 
-/// What is known of the program's operands before the file's list of operands is read, then of those that fields bring.
+/// The default specs of the program's operands, known before the file's list of operands is read, then of those that
+/// fields add.
 std::vector<OperandSpec> default_specs(const AttentionProblem& problem, const std::vector<OperandSpec>& known) {
   std::vector<OperandSpec> specs;
   std::vector<OperandDecl> decls = problem.program.operands();
@@ -219,7 +220,7 @@ class ProblemReader {
   void operator()(const char* name, TensorLayout& tensor) const {
     const Json* value = file_.find(name);
     const auto own = packed_layout_of(value);
-    // What a file says of one tensor goes before what it says of all.
+    // A tensor's own entry takes precedence over the one for all tensors.
     const std::optional<PackedLayout> packed = value != nullptr ? own : packed_;
     const auto role = packed ? part_role(name, *packed) : std::nullopt;
     if (!role) {
@@ -317,7 +318,7 @@ class ProblemReader {
 
   const Fields& file_;
   Layout layout_ = Layout::kBSHD;
-  std::optional<PackedLayout> packed_;  ///< what `layout` says of q, k and v
+  std::optional<PackedLayout> packed_;  ///< `layout` for q, k and v
   AttentionProblem problem_;
   std::vector<OperandSpec> known_;  ///< operands whose shapes came with the program
 };
@@ -329,7 +330,7 @@ std::vector<std::string> file_fields() {
   return fields;
 }
 
-/// What a file may say for its readers alone.
+/// Parses the file's remarks, which only its readers use.
 void parse_remarks(const Fields& file) {
   if (const Json* schema = file.find("$schema")) as_string(*schema, "$schema");
   if (const Json* description = file.find("description")) as_string(*description, "description");

@@ -8,7 +8,7 @@
 namespace scoremod::problem {
 namespace {
 
-/// Runs what may refuse the file's contents, and gives the refusal the field's path.
+/// Runs an action that may refuse the file's contents, and gives the refusal the field's path.
 template <class Action>
 auto located(const std::string& path, Action action) {
   try {

@@ -7,9 +7,9 @@
 
 namespace scoremod::problem {
 
-// Everything that goes through all members of a problem does it here: its JSON in both directions, its canonical bytes.
-// Structured bindings name each member: one that is added to a struct does not compile until it is visited, nor until
-// every visitor has an overload for its type.
+// Everything that visits all members of a problem does it here: its JSON in both directions, its canonical bytes.
+// Structured bindings name each member. So a new member does not compile until it is visited, and until every visitor
+// has an overload for its type.
 
 template <class T, class Plain>
 concept MaybeConst = std::same_as<std::remove_const_t<T>, Plain>;

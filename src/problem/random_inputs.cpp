@@ -17,11 +17,11 @@ namespace {
 
 using problem::StridedTensor;
 
-/// The standard deviation of scaled scores: large enough that a soft cap or a relative bias changes the result by far
-/// more than rounding does, small enough that a softmax still mixes several keys.
+/// The standard deviation of scaled scores. It is large enough that a soft cap or a relative bias changes the result
+/// far more than rounding does. It is small enough that a softmax still mixes several keys.
 constexpr double kScoreDeviation = 4;
 
-/// Of what tensors of eight bits hold: all normal numbers, and nothing beyond the largest.
+/// The standard deviation of stored FP8 numbers: all are normal, and none is beyond the largest.
 constexpr double kFloat8Deviation = 32;
 
 constexpr double kLowestInteger = std::numeric_limits<std::int32_t>::min();
@@ -70,14 +70,13 @@ bool has_sequence_axis(const OperandDecl& decl) {
   return decl.axes[static_cast<std::size_t>(Axis::kQuery)] || decl.axes[static_cast<std::size_t>(Axis::kKey)];
 }
 
-/// Of q and k.
+/// The standard deviation of q and k.
 double score_part_deviation(const AttentionProblem& problem) {
   const double scale = std::abs(problem.effective_scale()) * std::sqrt(static_cast<double>(problem.dim_qk));
   return scale > 0 ? std::clamp(std::sqrt(kScoreDeviation / scale), 0.01, 100.0) : 1.0;
 }
 
-/// Factors that give what tensors of eight bits stand for the deviations of others; an o of some deviations is not
-/// saturated.
+/// Scales that give FP8 tensors the deviations of other tensors; an o of some deviations is not saturated.
 Fill tensor_scale_fill(const AttentionProblem& problem, const std::string& name) {
   const auto around = [](double factor) { return Fill{FillKind::kUniform, 0.75 * factor, 1.25 * factor}; };
   if (name == problem::kScaleOfOutput) return around(2 * kFloat8Deviation);
@@ -123,7 +122,7 @@ std::vector<std::int64_t> sequence_offsets(Source& source, std::int64_t sequence
   std::vector<std::int64_t> offsets{0};
   for (std::int64_t left = sequences; left-- > 0;) {
     const std::int64_t rest = tokens - offsets.back();
-    // What the others cannot take is this one's.
+    // This sequence takes the tokens that the others have no room for.
     const std::int64_t least = std::max<std::int64_t>(rest - left * longest, 0), most = std::min(rest, longest);
     const bool is_empty = least == 0 && source.unit() < 0.2;
     offsets.push_back(offsets.back() + (is_empty ? 0
@@ -155,7 +154,7 @@ void fill_blocks(Source& source, const StridedTensor& tensor, const Fill& fill, 
   });
 }
 
-/// What a default never is: numbers that the tensor cannot hold, or no numbers at all.
+/// Refuses overrides that no default ever has: numbers that the tensor cannot hold, or no numbers at all.
 void check_override(const StridedTensor& tensor, const Fill& fill) {
   const auto refuse = [&](const auto&... expected) {
     fail_argument("the fill of '", tensor.name, "': expected ", expected..., "; found low ", fill.low, " and high ",
@@ -196,7 +195,7 @@ void fill_segments(Source& source, const StridedTensor& tensor, double count, st
 }
 
 double draw(Source& source, DType dtype, const Fill& fill) {
-  // Of the integers below `high`, a bool is true for all but the first.
+  // A bool is true for all integers below `high` but the first.
   if (dtype == DType::kBool) return source.unit() * fill.high >= 1 ? 1 : 0;
   if (dtype == DType::kI32) return static_cast<double>(source.integer(fill.low, fill.high));
   if (fill.kind == FillKind::kNormal) return fill.low + fill.high * source.normal();

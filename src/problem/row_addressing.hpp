@@ -9,14 +9,14 @@
 
 namespace scoremod::problem {
 
-/// Where the positions of a paged tensor lie, of one batch: elements from block 0's first row of a head.
+/// The positions of one batch of a paged tensor, in elements from the first row of a head in page 0.
 struct BlockTable {
   const std::int32_t* blocks = nullptr;  ///< of the batch; null where the tensor is not paged
   std::int64_t step = 1;                 ///< from a block's number to the next
   std::int64_t block_size = 1;
   std::int64_t block_step = 0;  ///< from a block to the next in memory
 
-  /// What row() adds for the block that a position is in, and the position within it.
+  /// The distance of a position's page, which row() adds, and the position within the page.
   std::int64_t block_row(std::int64_t position) const { return blocks[position / block_size * step] * block_step; }
   std::int64_t within(std::int64_t position) const { return position % block_size; }
 };
@@ -33,12 +33,12 @@ struct HeadRows {
   }
 };
 
-/// Where the rows of q, k, v, o, their gradients and the LSE lie. A row is the head dim's elements at one position of
-/// the sequence, of one batch and head. Everything is in elements from the tensor's first.
+/// The addresses of rows of q, k, v, o, their gradients and the LSE. A row is the head dim's elements at one position
+/// of the sequence, of one batch and head. All are in elements from the tensor's first.
 ///
-/// Who walks a tensor's memory, or writes code that does, asks here and multiplies no strides of its own: another way
-/// to lie is then added in this one place. A tensor is dense (each dimension has one stride), ragged (a batch's rows
-/// begin where the call's offsets say) or paged (each block of a batch's rows lies where the call's page table says).
+/// All code that walks a tensor's memory, or generates such code, must ask here and multiply no strides itself. Then a
+/// new layout is added in one place only. A tensor is dense (one stride for each dimension), varlen (offsets give each
+/// batch's first row) or paged (a page table gives each page).
 class RowAddressing {
  public:
   /// The problem has its implied operands, unless the tensor is dense.
@@ -63,7 +63,7 @@ class RowAddressing {
 
   /// The rows of one batch and head of a call with these operands, in the order of the declarations, on the host.
   HeadRows rows(std::int64_t batch, std::int64_t head, std::span<const void* const> operands) const;
-  /// How many positions of a batch have rows in memory: all, but in ragged and paged tensors.
+  /// How many positions of a batch have rows in memory: all, except in varlen and paged tensors.
   std::int64_t positions(std::int64_t batch, std::span<const void* const> operands) const;
 
   /// An operand of i32 that says where rows lie.
@@ -75,8 +75,8 @@ class RowAddressing {
       return static_cast<const std::int32_t*>(operands[operand]) + i * outer;
     }
   };
-  /// For who finds rows elsewhere, as a kernel does: what offsets place a ragged tensor's sequences, and what page
-  /// table and lengths a paged one's.
+  /// For code that finds rows itself, as a kernel does: the offsets of a varlen tensor, and the page table and lengths
+  /// of a paged one.
   const std::optional<Places>& offsets() const { return offsets_; }
   const std::optional<Places>& pages() const { return pages_; }
   const std::optional<Places>& lengths() const { return lengths_; }
@@ -90,7 +90,7 @@ class RowAddressing {
   TensorShape shape_, memory_shape_;
   Strides strides_;
   DType dtype_;
-  std::optional<Places> offsets_;          ///< of a ragged tensor
+  std::optional<Places> offsets_;          ///< of a varlen tensor
   std::optional<Places> pages_, lengths_;  ///< of a paged one
 };
 

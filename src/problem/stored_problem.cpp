@@ -14,7 +14,7 @@ namespace {
 
 NodeId factor_of(const AttentionProblem& problem, ir::Builder& builder, const char* name) {
   const auto operand = operand_number(problem.program, name);
-  if (!operand) fail_bug("a problem with tensors of eight bits whose program does not declare '", name, "'");
+  if (!operand) fail_bug("a problem with FP8 tensors whose program does not declare '", name, "'");
   return builder.operand(*operand);
 }
 
@@ -39,7 +39,7 @@ Program of_stored_score(const AttentionProblem& problem) {
 }  // namespace
 
 AttentionProblem stored_problem(const AttentionProblem& problem, DType dtype_o) {
-  if (!is_float8(problem.dtype)) fail_bug("a problem of ", to_string(problem.dtype), " has no tensors of eight bits");
+  if (!is_float8(problem.dtype)) fail_bug("a problem of ", to_string(problem.dtype), " has no FP8 tensors");
   AttentionProblem stored = problem;
   stored.program = of_stored_score(problem);
   stored.dtype = DType::kBF16;
@@ -51,7 +51,7 @@ AttentionProblem stored_problem(const AttentionProblem& problem, DType dtype_o) 
   stored.q = stored.o = queries;
   stored.k = stored.v = keys;
   stored.d_o = stored.dq = stored.dk = stored.dv = std::nullopt;
-  // The mask has them already, and they are what a problem with pages must have.
+  // The mask has them already, but a problem with pages must have them.
   stored.lengths.kv = stored.lengths.kv || stored.paged.has_value();
   return stored;
 }

@@ -4,10 +4,10 @@
 
 namespace scoremod::problem {
 
-/// Attention of what tensors of eight bits hold, without their factors: a problem of bf16, which has every number of
-/// eight bits, for engines that have none of these. Its program multiplies the score by 'descale_q' and 'descale_k',
-/// which it reads as it does any operand; its operands, LSE, largest scores and operands' gradients are the problem's.
-/// Its tensors lie densely. In terms of the problem's own numbers
+/// Attention on the stored FP8 numbers, without their scales, for backends without FP8. It is a problem of bf16, which
+/// has every FP8 number. Its program multiplies the score by 'descale_q' and 'descale_k', which it reads as operands.
+/// Its operands, LSE, largest scores and operand gradients are the problem's. Its tensors lie densely. In terms of the
+/// problem's own numbers
 ///
 /// - its q, k and v are 1 / descale_q, 1 / descale_k and 1 / descale_v times them,
 /// - its o is 1 / descale_v times them, and its d_o descale_v times them,

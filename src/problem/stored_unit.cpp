@@ -24,7 +24,7 @@ StoredUnit::StoredUnit(const AttentionProblem& problem, TensorRole role) : is_sc
   const char* name = operand_of(role);
   if (!is_tensor_scale(problem, name)) return;
   operand_ = operand_number(problem.program, name);
-  if (!operand_) fail_bug("a problem with tensors of eight bits whose program does not declare '", name, "'");
+  if (!operand_) fail_bug("a problem with FP8 tensors whose program does not declare '", name, "'");
 }
 
 double StoredUnit::bound(std::span<const void* const> operands) const {

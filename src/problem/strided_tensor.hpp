@@ -8,13 +8,14 @@
 
 namespace scoremod::problem {
 
-/// What one tensor of a problem looks like in memory.
+/// The shape and strides of one tensor of a problem in memory.
 struct StridedTensor {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  ///< in elements
-  /// Where the rows of a call's ragged or paged tensor begin, by their numbers in dense order; -1 where there is none.
+  /// The first elements of a varlen or paged tensor's rows, by their numbers in dense order; -1 for rows that do not
+  /// exist.
   std::vector<std::int64_t> rows = {};
 
   std::int64_t elements() const {
@@ -59,8 +60,8 @@ struct StridedTensor {
   }
 };
 
-/// A tensor's memory, [batch, heads, sequence, dim]: one batch of all tokens where it is ragged, the pool's blocks
-/// where it is paged.
+/// A tensor's memory, [batch, heads, sequence, dim]: one batch of all tokens if it is varlen, all pages if it is a
+/// paged KV cache.
 inline StridedTensor tensor_of(const std::string& name, const AttentionProblem& problem, TensorRole role) {
   const TensorShape shape = memory_shape_of(problem, role);
   const Strides strides = strides_of(problem, role);
@@ -78,8 +79,8 @@ inline StridedTensor tensor_of(const std::string& name, const OperandSpec& spec)
           {strides.begin(), strides.begin() + static_cast<std::ptrdiff_t>(spec.shape.size())}};
 }
 
-/// The tensor as programs see it, [batch, heads, sequence, dim] of the problem, placed by a call's operands (on the
-/// host, in the order of the declarations). The problem has its implied operands.
+/// The tensor as programs see it, [batch, heads, sequence, dim]. A call's operands place it (on the host, in the order
+/// of the declarations). The problem has its implied operands.
 inline StridedTensor placed_tensor(const AttentionProblem& problem, TensorRole role,
                                    std::span<const void* const> operands) {
   const RowAddressing addressing(problem, role);
@@ -99,7 +100,7 @@ inline StridedTensor placed_tensor(const AttentionProblem& problem, TensorRole r
   return tensor;
 }
 
-/// The LSE of a problem: f32 [batch, heads_q, seq_q], dense; [tokens_q, heads_q] where queries are ragged.
+/// The LSE of a problem: f32 [batch, heads_q, seq_q], dense; [tokens_q, heads_q] if queries are varlen.
 inline StridedTensor lse_tensor(const AttentionProblem& problem) {
   if (problem.tokens_q) return {"lse", DType::kF32, {*problem.tokens_q, problem.heads_q}, {problem.heads_q, 1}};
   return {"lse",

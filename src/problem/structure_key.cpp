@@ -14,7 +14,7 @@ namespace {
 /// The members that are sizes alone. A member that is named nowhere here is structure.
 constexpr std::array<std::string_view, 5> kSizes{"batch", "heads_q", "heads_kv", "seq_q", "seq_kv"};
 
-/// Writes a problem without its sizes; of what a problem may be without, whether it is there.
+/// Writes a problem without its sizes; of optional fields, whether they are there.
 class StructureWriter : public ProblemWriter {
  public:
   explicit StructureWriter(bool reads_scale) : reads_scale_(reads_scale) {}
@@ -75,7 +75,7 @@ Bytes structure_key(const AttentionProblem& problem) {
   // The scale that a program reads becomes a constant, and follows from the head dim where none is given.
   StructureWriter writer(reads_scale(problem.program));
   visit_members(problem, writer);
-  // Those are other tables of dropout's keys, and not only larger ones.
+  // These problems have larger tables of dropout keys, in another format.
   writer.out.boolean(has_dropout_places(problem));
   return writer.out.written();
 }

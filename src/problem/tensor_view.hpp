@@ -22,14 +22,14 @@ struct TensorShape {
   std::int64_t batch = 0, heads = 0, sequence = 0, dim = 0;
 };
 
-/// What programs see; the LSE's dim is 1.
+/// The shape that programs see; the LSE's dim is 1.
 TensorShape shape_of(const AttentionProblem& problem, TensorRole role);
-/// What is in memory: where tensors are ragged or paged, one batch of all tokens, or the pool's blocks.
+/// The shape in memory: one batch of all tokens if the tensor is varlen, all pages if it is a paged KV cache.
 TensorShape memory_shape_of(const AttentionProblem& problem, TensorRole role);
 const TensorLayout& layout_of(const AttentionProblem& problem, TensorRole role);
 DType dtype_of(const AttentionProblem& problem, TensorRole role);
-/// What weights and gradients of scores are rounded to where they are multiplied as q, k and v are: their dtype, or
-/// bf16, which has every number of eight bits.
+/// The dtype that weights and gradients of scores are rounded to for MMA: that of q, k and v. For FP8 it is bf16, which
+/// has every FP8 number.
 DType product_dtype(const AttentionProblem& problem);
 /// The explicit strides, or those of the layout, in memory.
 Strides strides_of(const AttentionProblem& problem, TensorRole role);
@@ -40,8 +40,8 @@ std::size_t bytes_of(const AttentionProblem& problem, TensorRole role);
 const OperandSpec& spec_of(const AttentionProblem& problem, std::uint32_t operand);
 /// Numbers of the operands that have a gradient, in ascending order.
 std::vector<std::uint32_t> operands_with_gradient(const AttentionProblem& problem);
-/// What the program and the problem's sizes say of an operand: dense, in its type's own dtype (f32, i32 or bool), with
-/// the sizes along its axes. A table's shape stays empty.
+/// An operand's default spec: dense, in its type's own dtype (f32, i32 or bool), with the problem's sizes along its
+/// axes. A table's shape stays empty.
 OperandSpec default_spec(const AttentionProblem& problem, const OperandDecl& decl);
 /// In elements, one per dimension.
 std::array<std::int64_t, kMaxTableRank> strides_of(const OperandSpec& spec);

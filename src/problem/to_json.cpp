@@ -29,8 +29,7 @@ OrderedJson program_json(const Program& program) {
 /// An open size is null.
 OrderedJson size_json(std::int64_t number) { return number == kOpenSize ? OrderedJson(nullptr) : OrderedJson(number); }
 
-/// Writes members as fields of an object. What is absent, and a default that would only repeat itself in every file, is
-/// left out.
+/// Writes members as fields of an object. Absent fields are left out, and so are defaults that every file would repeat.
 struct JsonWriter {
   OrderedJson& json;
 

@@ -42,7 +42,7 @@ void check_dtype(const char* field, const char* tensors, DType dtype) {
   fail_argument(field, ": expected f32, f16, bf16, e4m3 or e5m2 (of ", tensors, "), found ", found);
 }
 
-/// What goes with tensors of eight bits alone.
+/// Checks the fields that only FP8 problems have.
 void check_float8_fields(const AttentionProblem& problem) {
   if (problem.dtype_d_o) check_dtype("dtype_d_o", "d_o", *problem.dtype_d_o);
   if (problem.dtype_gradients) {
@@ -85,7 +85,7 @@ struct StridedTensor {
   std::span<const std::int64_t> sizes;
   std::span<const std::string> names;  ///< of the strides, for messages
   std::size_t element_bytes = 0;
-  std::string written;  ///< what is written with these strides; empty when they are only read
+  std::string written;  ///< the tensor that is written with these strides; empty if they are only read
 };
 
 void check_bytes(const StridedTensor& tensor, std::span<const std::int64_t> strides) {
@@ -128,7 +128,7 @@ void check_strides(const StridedTensor& tensor, std::span<const std::int64_t> st
                 text_of(strides), "; correct the strides or copy the tensor");
 }
 
-/// What is written with a tensor's strides; empty where they are only read.
+/// The tensor that is written with a tensor's strides; empty if they are only read.
 std::string written_with(const AttentionProblem& problem, TensorRole role) {
   const auto gradient = [&](const std::optional<TensorLayout>& own, const char* name) {
     return problem.backward && !own ? name : "";
@@ -213,12 +213,12 @@ void check_operand_dtype(const std::string& field, const OperandSpec& spec, cons
 
 void check_tensor_scale(const AttentionProblem& problem, const std::string& field, const OperandSpec& spec) {
   if (spec.dtype != DType::kF32) {
-    fail_argument(field, ".dtype: expected f32 for operand '", spec.name,
-                  "', the factor of a tensor of eight bits; found ", to_string(spec.dtype));
+    fail_argument(field, ".dtype: expected f32 for operand '", spec.name, "', the scale of an FP8 tensor; found ",
+                  to_string(spec.dtype));
   }
   if (problem.backward && spec.gradient) {
     fail_argument(field, ".gradient: expected false for operand '", spec.name,
-                  "', the factor of a tensor of eight bits, which has no gradient; found true");
+                  "', the scale of an FP8 tensor, which has no gradient; found true");
   }
 }
 
@@ -267,7 +267,7 @@ const OperandDecl& decl_of(const AttentionProblem& problem, const std::string& f
                 suggestion(name, known), "; remove it or declare it in the program");
 }
 
-/// Of the problem with its implied operands.
+/// Checks the operands of the problem with its implied ones.
 void check_operands(const AttentionProblem& problem) {
   for (std::size_t i = 0; i < problem.operands.size(); ++i) {
     const OperandSpec& spec = problem.operands[i];

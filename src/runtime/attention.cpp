@@ -23,7 +23,7 @@ namespace {
 
 using backend::Backend;
 
-/// Whom support() asks: without a selection of the caller's, everyone.
+/// The backends that support() asks: all of them, unless the caller selects some.
 std::vector<const Backend*> asked(const CompileOptions& options) {
   if (!options.backend.empty() || !options.backends.empty() || options.memory) return planner::select(options).backends;
   std::vector<const Backend*> all;
@@ -33,7 +33,7 @@ std::vector<const Backend*> asked(const CompileOptions& options) {
   return all;
 }
 
-/// Every engine's reasons against a task, those of its candidates among them.
+/// Every backend's reasons against a task, including those of its candidates.
 std::string reasons_text(const planner::TaskAnswer& answer) {
   std::string text;
   for (const planner::EngineReasons& engine : answer.reasons) {
@@ -67,8 +67,8 @@ std::string names_of_memory(MemoryKind memory) {
     const std::string names = names_of_memory(selection.memory);
     if (names.empty())
       fail_unsupported("no backend runs this problem: this build of scoremod has none for ", memory, " memory");
-    fail_unsupported("no backend runs this problem: of those that ", selection.decided_by, " chose, none runs in ",
-                     memory, " memory, where the tensors are; choose among ", names, ", or move the tensors");
+    fail_unsupported("no backend runs this problem: the tensors are in ", memory, " memory, and no backend chosen by ",
+                     selection.decided_by, " runs there; choose among ", names, ", or move the tensors");
   }
   fail_unsupported("no backend runs this problem", reasons_text(planned.prepared.forward));
 }
@@ -79,20 +79,20 @@ std::string names_of_memory(MemoryKind memory) {
   fail_unsupported(text);
 }
 
-/// Whether to run at once what is at hand where a faster plan has to be built or tried first.
+/// Whether a call runs a ready plan at once if a faster one has to be built or verified first.
 bool serves_new_sizes(const AttentionProblem& problem, const CompileOptions& options) {
   if (options.new_sizes) return *options.new_sizes == NewSizes::kServe;
   const std::string_view text = environment_variable("SCOREMOD_NEW_SIZES");
   if (!text.empty() && text != "wait" && text != "serve")
     fail_argument("SCOREMOD_NEW_SIZES: expected wait or serve, found '", text, "'");
   if (!text.empty()) return text == "serve";
-  // Another engine's results have other bits, and what is measured must be what was asked for.
+  // Another backend's results have other bits, and autotuning must measure the final plan.
   return !problem.deterministic && !planner::wants_autotune(options);
 }
 
-/// What is at hand, where that is all that the problem wants; nothing otherwise.
-std::optional<planner::PlannedProblem> plan_at_hand(const compiler::CompiledProblem& problem,
-                                                    const CompileOptions& options) {
+/// The ready plans, if they do everything that the problem wants; nothing otherwise.
+std::optional<planner::PlannedProblem> plan_ready(const compiler::CompiledProblem& problem,
+                                                  const CompileOptions& options) {
   auto planned = planner::plan_problem(problem, options, planner::Level::kVerified, planner::select(options), true);
   const planner::Prepared& prepared = planned.prepared;
   if (!planned.target || !prepared.runs_forward() || (problem.backward && !prepared.runs_backward()))
@@ -126,13 +126,13 @@ struct Attention::State {
   const backend::MemorySpace* memory = nullptr;
   int device = 0;
   runtime::RunningPlans served;
-  std::shared_ptr<runtime::LaterPlans> later;  ///< null where nothing is built beside
+  std::shared_ptr<runtime::LaterPlans> later;  ///< null if nothing is built in the background
 
   const runtime::RunningPlans& running() const {
     const runtime::RunningPlans* faster = later == nullptr ? nullptr : later->ready();
     return faster == nullptr ? served : *faster;
   }
-  /// What a call with this workspace runs: its size may have been asked for before there were faster plans.
+  /// Selects the plan for a call with this workspace: its size may have been asked for before there were faster plans.
   template <class Plan>
   const std::shared_ptr<const Plan>& plan_for(const std::shared_ptr<const Plan> runtime::RunningPlans::*direction,
                                               Buffer workspace) const {
@@ -171,11 +171,11 @@ Attention Attention::compile(const AttentionProblem& problem, const CompileOptio
     const compiler::CompiledProblem compiled = compiler::at_sizes_of(problem, known->compiled);
     const bool may_serve = serves_new_sizes(problem, options);
     std::optional<planner::PlannedProblem> planned;
-    if (may_serve) planned = plan_at_hand(compiled, options);
+    if (may_serve) planned = plan_ready(compiled, options);
     const bool serves = planned && planned->prepared.left_for_later();
     if (!planned) {
       planned = planner::plan_problem(compiled, options, planner::Level::kVerified, planner::select(options));
-      // A structure of which two sizes waited will have more.
+      // If two sizes of a structure waited, it will have more.
       if (may_serve && ++known->waits == 2) runtime::plan_for_all_sizes(compiled, options, *planned);
     }
     if (!planned->prepared.runs_forward()) fail_no_backend(*planned);

@@ -74,7 +74,7 @@ void write_texts(CanonicalWriter& key, const std::vector<std::string>& texts) {
 Bytes key_of(const AttentionProblem& problem, const CompileOptions& options) {
   const auto& [backend, backends, memory, device, threads, max_workspace, autotune, new_sizes, disabled_passes] =
       options;
-  // What the caller left open is in the key as what it comes to.
+  // The key has resolved values in place of options that the caller left open.
   const auto& [place_memory, place_device] = place_of(options);
   CanonicalWriter key;
   key.text(to_json(problem)).text(backend);

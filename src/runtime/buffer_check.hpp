@@ -12,8 +12,8 @@
 
 namespace scoremod::runtime {
 
-/// One tensor of a call: what the problem says of it, and the memory that the caller gave. Every call makes a dozen, so
-/// that they own no memory.
+/// One tensor of a call: its needs by the problem, and the memory that the caller gave. Every call makes a dozen, so
+/// they own no memory.
 struct TensorUse {
   std::string_view name;  ///< for messages
   const void* data = nullptr;
@@ -30,9 +30,9 @@ struct TensorUse {
   std::size_t needed_bytes() const;
 };
 
-/// Throws Error(kInvalidArgument) for the first tensor that is missing, too small, misaligned or not in this memory,
-/// and for the first that is written and shares an element with another. Tensors whose elements interleave without
-/// meeting (as in a packed QKV) pass.
+/// Throws Error(kInvalidArgument) for the first tensor that is missing, too small, misaligned or not in this memory. It
+/// also throws for the first written tensor that shares an element with another. Tensors whose elements interleave
+/// without meeting (as in a packed QKV) pass.
 void check_buffers(std::span<const TensorUse> tensors, const backend::MemorySpace& memory);
 
 }  // namespace scoremod::runtime

@@ -105,15 +105,16 @@ std::vector<void*> bind_gradients(const AttentionProblem& problem, const std::ve
     const std::size_t i = operand_number(problem, gradient.name, "a gradient");
     const OperandSpec& spec = problem::spec_of(problem, static_cast<std::uint32_t>(i));
     if (!is_floating(spec.dtype)) {
-      fail_argument("the gradient of operand '", gradient.name, "' is wanted, which is ", to_string(spec.dtype),
-                    ": expected an f32, f16 or bf16 operand; leave it out");
+      fail_argument("the gradient of operand '", gradient.name, "': expected an f32, f16 or bf16 operand, found ",
+                    to_string(spec.dtype), "; leave the gradient out");
     }
     if (!spec.gradient) {
       fail_argument(
           "the gradient of operand '", gradient.name,
-          "' is wanted, which was compiled without: set OperandSpec::gradient before compile, or leave it out");
+          "': expected an operand that was compiled with a gradient, found one without; set OperandSpec::gradient "
+          "before compile, or leave the gradient out");
     }
-    if (seen[i]) fail_argument("the gradient of operand '", gradient.name, "' is wanted twice: expected it once");
+    if (seen[i]) fail_argument("the gradient of operand '", gradient.name, "' is given twice: expected it once");
     seen[i] = true;
     data[i] = gradient.buffer.data;
     uses.push_back(operand_use(spec, gradient.buffer.data, gradient.buffer.bytes, true));
@@ -134,11 +135,12 @@ void check_offset(const char* axis, std::int32_t offset, std::int64_t size) {
 /// A plan of a problem without index_offsets may know no offsets, or which tiles its mask empties for all calls.
 void check_announced(const AttentionProblem& problem, const IndexOffsets& offsets) {
   if (problem.index_offsets || offsets == IndexOffsets{}) return;
-  fail_argument("index offsets are given, which the problem does not announce: expected its field index_offsets to be ",
-                "set before it is compiled; set it, or leave the offsets 0");
+  fail_argument(
+      "offsets: expected 0 in a problem that was compiled without index_offsets, found others; set that field, ",
+      "or leave the offsets 0");
 }
 
-/// What offsets and page tables say is said of whole sequences, by the call's own batches.
+/// Offsets and page tables describe whole sequences, by the call's own batches.
 void check_no_offsets(const AttentionProblem& problem, const IndexOffsets& offsets) {
   const auto require_none = [](const char* axis, std::int32_t offset, const char* field) {
     if (offset == 0) return;
@@ -200,14 +202,15 @@ ForwardCall check_call(const AttentionProblem& problem, const ForwardArgs& args,
   if (problem.max_logit) {
     uses.push_back(use_of("max_logit", problem, TensorRole::kLse, args.max_logit.data, args.max_logit.bytes, true));
   } else if (args.max_logit.data != nullptr || args.max_logit.bytes != 0) {
-    fail_argument("'max_logit' is given, which the problem does not ask for: expected its field max_logit to be set ",
-                  "before it is compiled; set it, or leave the buffer out");
+    fail_argument(
+        "'max_logit': expected no buffer in a problem that was compiled without max_logit, found one; set that ",
+        "field, or leave the buffer out");
   }
   if (problem.amax_o) {
     uses.push_back({"amax_o", args.amax_o.data, args.amax_o.bytes, true, sizeof(float), sizeof(float)});
   } else if (args.amax_o.data != nullptr || args.amax_o.bytes != 0) {
-    fail_argument("'amax_o' is given, which the problem does not ask for: expected its field amax_o to be set ",
-                  "before it is compiled; set it, or leave the buffer out");
+    fail_argument("'amax_o': expected no buffer in a problem that was compiled without amax_o, found one; set that ",
+                  "field, or leave the buffer out");
   }
   add_workspace(workspace, workspace_bytes, uses);
   call.parameters = check_options(problem, args.options);

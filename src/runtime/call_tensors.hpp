@@ -8,7 +8,7 @@
 
 namespace scoremod::runtime {
 
-/// A call's arguments once checked: what a plan takes, with the pointer lists that it refers to.
+/// A call's checked arguments: a plan's tensors, with the pointer lists that they refer to.
 struct ForwardCall {
   std::vector<const void*> operands;
   backend::ForwardTensors tensors;

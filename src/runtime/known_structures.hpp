@@ -19,8 +19,8 @@ struct KnownStructure {
   mutable std::atomic<int> waits = 0;  ///< problems that waited for a plan which only their sizes have
 };
 
-/// That of a problem's structure, which the compiler runs for where this process does not know it. Validates the
-/// problem. Throws what compiler::compile() throws.
+/// The known structure of a problem; the compiler runs if this process does not know it. Validates the problem. Throws
+/// what compiler::compile() throws.
 std::shared_ptr<const KnownStructure> known_structure(const AttentionProblem& problem, const CompileOptions& options);
 
 /// The problem, compiled: its structure's, at its sizes.

@@ -43,7 +43,7 @@ Failures& failures() {
 
 struct LaterPlanning;
 
-/// Why what served is not replaced, where no plan that was tried may be used.
+/// Why the serving plan is not replaced, if no tried plan may be used.
 std::string refusals_of(const planner::Prepared& prepared) {
   std::string text;
   for (const UnsupportedReason& reason : prepared.reasons()) text += (text.empty() ? "" : "; ") + to_string(reason);
@@ -86,7 +86,7 @@ void LaterPlans::plan() {
     if (!prepared.runs_forward() || (problem_.backward && !prepared.runs_backward())) {
       reason = refusals_of(prepared);
     } else if (planned.target->context.id() != target_.context.id()) {
-      reason = "calls are made in another CUDA context than the device's own, where plans are built beside";
+      reason = "calls use another CUDA context than the device's own, in which faster plans are built";
     } else {
       plans_ = running_plans(planned);
       return ready_.store(&plans_, std::memory_order_release);

@@ -12,7 +12,7 @@
 
 namespace scoremod::runtime {
 
-/// What calls of an attention run, of both directions.
+/// The plans that calls of an attention run, of both directions.
 struct RunningPlans {
   std::string backend, backward_backend;  ///< the second is empty without a backward
   std::vector<UnsupportedReason> backward_reasons;
@@ -21,15 +21,15 @@ struct RunningPlans {
 };
 RunningPlans running_plans(const planner::PlannedProblem& planned);
 
-/// Plans that are made beside those that serve already.
+/// Plans that are made in the background while others serve.
 class LaterPlans : public std::enable_shared_from_this<LaterPlans> {
  public:
-  /// For the device and the context of `served`. Nothing is planned before kCallsBefore calls: the sizes of a growing
-  /// cache are of no more use by the time that a plan is built for them.
+  /// For the device and the context of `served`. Nothing is planned before kCallsBefore calls: a growing cache has
+  /// other sizes by the time that a plan is built.
   LaterPlans(compiler::CompiledProblem problem, CompileOptions options, const planner::PlannedProblem& served);
 
-  /// Tells of a call. After kCallsBefore of them a thread of the process plans the problem as without
-  /// Request::at_hand. Nothing more is done once nobody holds this.
+  /// Counts a call. After kCallsBefore of them a thread of the process plans the problem without Request::ready_only.
+  /// Nothing more is done once nobody holds this.
   void count_call();
   static constexpr int kCallsBefore = 64;
 
@@ -47,12 +47,12 @@ class LaterPlans : public std::enable_shared_from_this<LaterPlans> {
   std::atomic<const RunningPlans*> ready_ = nullptr;
 };
 
-/// Has a thread of the process build and verify what serves all sizes of the problem, for the next sizes. Does nothing
-/// where a backend that does so was planned already, or none may be chosen.
+/// Has a thread of the process build and verify a plan that serves all sizes of the problem, for the next sizes. Does
+/// nothing if a backend with such plans was planned already, or none may be chosen.
 void plan_for_all_sizes(compiler::CompiledProblem problem, CompileOptions options,
                         const planner::PlannedProblem& planned);
 
-/// Why plans for this problem failed that were to be made beside others in this process; empty where none did.
+/// Why background plans for this problem failed in this process; empty if none did.
 std::string later_failure(const AttentionProblem& problem);
 
 }  // namespace scoremod::runtime

@@ -50,7 +50,7 @@ Bytes key_of(const Sizes& sizes, int device) {
 struct OpenAttention::State {
   AttentionProblem problem;
   CompileOptions options;
-  /// Where the device of a call is asked for; null where the options name it, or nothing can run.
+  /// The memory whose current device a call runs on; null if the options name the device, or nothing can run.
   const backend::MemorySpace* memory = nullptr;
   mutable plans::ErasedPlanCache sizes{"sizes", {kMostSizes, SIZE_MAX}};
 };

@@ -75,7 +75,7 @@ void check_pages(const char* name, const Integers& pages, const Integers& length
   }
 }
 
-/// The factors of tensors of eight bits, of which a forward need not bind d_o's.
+/// Checks the scales of FP8 tensors. A forward need not pass d_o's.
 void check_tensor_scales(const AttentionProblem& problem, std::span<const void* const> operands) {
   const std::vector<OperandDecl>& decls = problem.program.operands();
   for (std::size_t i = 0; i < decls.size(); ++i) {

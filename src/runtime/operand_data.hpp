@@ -8,9 +8,8 @@
 
 namespace scoremod::runtime {
 
-/// Checks what a call's operands (of checked buffers, in the order of the declarations) say of where its sequences lie
-/// and end: lengths, offsets and page tables. Throws Error(kInvalidArgument) before anything is written. In a device's
-/// memory they are not read: engines there clamp what they read.
+/// Checks a call's lengths, offsets and page tables (in checked buffers, in the order of the declarations). Throws
+/// Error(kInvalidArgument) before anything is written. Values in device memory are not read: kernels clamp them.
 void check_operand_data(const AttentionProblem& problem, std::span<const void* const> operands,
                         const backend::MemorySpace& memory);
 

@@ -15,7 +15,7 @@
 namespace scoremod {
 namespace {
 
-/// The scratch memory of one thread of a queue: grows to what its largest call needs.
+/// The scratch memory of one thread of a queue: grows to the needs of its largest call.
 class WorkerMemory {
  public:
   Buffer of(const backend::MemorySpace& space, std::size_t bytes) {
@@ -97,7 +97,7 @@ struct RequestQueue::State {
           try {
             run(*attention, args, space, memory[worker]);
           } catch (...) {
-            wait_quietly(space, args.options.stream);  // for what it had enqueued before it failed
+            wait_quietly(space, args.options.stream);  // waits for the work that it enqueued before it failed
             throw;
           }
           space.wait(args.options.stream);

@@ -23,7 +23,7 @@ ReplyStatus status_of(ErrorCode code) {
   return ReplyStatus::kBug;
 }
 
-/// What a callback throws has nowhere to go.
+/// An exception of a callback has nowhere to go.
 void answer(const RequestQueue::Callback& callback, const Reply& reply) noexcept {
   try {
     if (callback) callback(reply);
@@ -110,7 +110,7 @@ void RequestThreads::serve(std::size_t worker) {
     } catch (...) {
       reply = reply_of_current_exception();
     }
-    job.work = nullptr;  // what it holds is let go before the reply
+    job.work = nullptr;  // frees its state before the reply
     answer(job.callback, reply);
     job.callback = nullptr;
     lock.lock();

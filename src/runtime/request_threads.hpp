@@ -14,11 +14,11 @@
 
 namespace scoremod::runtime {
 
-/// The threads of a request queue, which know nothing of attention: each runs jobs one after the other and hands every
+/// The threads of a request queue, which know nothing of attention. Each runs jobs one after the other and hands every
 /// job's reply to its callback, exactly once.
 class RequestThreads {
  public:
-  /// Does a request's work, as the `worker`-th thread; what it throws becomes the reply.
+  /// Does a request's work, as the `worker`-th thread; its exception becomes the reply.
   using Work = std::function<void(std::size_t worker)>;
 
   explicit RequestThreads(const RequestQueueOptions& options);
@@ -56,7 +56,7 @@ class RequestThreads {
   std::vector<std::thread> threads_;
 };
 
-/// The reply that says what the exception in flight does. Call it in a catch block only.
+/// The reply for the exception in flight. Call it in a catch block only.
 Reply reply_of_current_exception() noexcept;
 
 }  // namespace scoremod::runtime

@@ -9,7 +9,7 @@ namespace {
 
 namespace reference = backend::reference;
 
-/// Of float32: of a product, and of a function, which gives one of the two floats around its value.
+/// The error in float32 of a product, and of a function, which gives one of the two floats around its value.
 constexpr double kProduct = 0x1p-24, kFunction = 2 * kProduct;
 /// Below, a device may take a weight for 0.
 constexpr double kSmallestNormal = 0x1p-126;
@@ -20,7 +20,7 @@ reference::Moves moves_of(const OperationErrors& errors, double side, double dif
           kSmallestNormal};
 }
 
-/// Of each element the one that is farther from the truth. One that is not finite says nothing.
+/// Keeps, for each element, the value that is farther from the truth. One that is not finite is skipped.
 void take_farther(std::vector<float>& farthest, const std::vector<float>& other, const std::vector<double>& truth) {
   const auto distance = [&](float x, std::size_t i) { return std::abs(static_cast<double>(x) - truth[i]); };
   for (std::size_t i = 0; i < farthest.size(); ++i)

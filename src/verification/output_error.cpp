@@ -15,7 +15,7 @@ namespace {
 /// Beyond these exponentials in float32 are zero or denormal, and infinite; a little more, so that whole rows are.
 constexpr double kFarLse = 100;
 
-/// Fewer rows are too small a sample of what rounding does: by chance the plain evaluation's may be small. (Of cuDNN's
+/// Fewer rows are too small a sample of rounding errors: by chance the plain evaluation's may be small. (Of cuDNN's
 /// right results for problems of some ten rows a few came near their tolerance; of those with many none came half-way.)
 constexpr std::size_t kMinRows = 16;
 
@@ -48,12 +48,13 @@ struct Elements {
   std::vector<float> plain;
 };
 
-/// Of an exponential, a sum and a quotient in float32; and so is an LSE of this magnitude off, and what comes from it.
+/// The error of an exponential, a sum and a quotient in float32. An LSE of this magnitude is off by as much, and so are
+/// values computed from it.
 double float_move(double lse) { return 4 * 0x1p-24 * (1 + std::abs(lse)); }
 
-/// How many times the plain evaluation's error another's may have; of few numbers more. The ratio of the mean squares
-/// of two such errors has an F distribution: of four numbers each it is beyond 2^2 once in 10 times, and beyond 8^2
-/// once in 1400, by (1 + 3 x) / (1 + x)^3.
+/// The factor of the plain evaluation's error that is tolerated, and a larger one for few numbers. The ratio of the
+/// mean squares of two such errors has an F distribution. For four numbers each it is beyond 2^2 once in 10 times, and
+/// beyond 8^2 once in 1400, by (1 + 3 x) / (1 + x)^3.
 constexpr double kTimesPlain = 2, kTimesPlainOfFew = 8;
 double times_plain(std::size_t numbers) { return numbers < kMinRows ? kTimesPlainOfFew : kTimesPlain; }
 
@@ -65,13 +66,13 @@ OutputError worst_of(const problem::StridedTensor& tensor, const Elements& eleme
   const double size = bound.scale > 0 ? bound.scale : 1;
   const double tolerance = (times * bound.plain_error + bound.band) / size;
   if (check.wrong_kind > 0) return {tensor.name, std::numeric_limits<double>::quiet_NaN(), tolerance, rows};
-  // Of rows without a key both are 0, as of what cancels to 0: a second judgement tells these apart.
+  // Both are 0 for rows without a key, and for terms that cancel to 0: a second judgement tells these apart.
   const bool cancels = check.l2.plain_error >= check.l2.scale;
   return {tensor.name, bound.error / size, tolerance, rows, cancels};
 }
 
-/// How many rows make up the plain evaluation's error, as if they had like parts of it: the square of the sum of their
-/// squares over the sum of the squares of these.
+/// The effective number of rows in the plain evaluation's error, as if each had an equal part: (sum of squares)^2 / sum
+/// of (squares^2).
 double rows_in_error(const Elements& elements, std::size_t width) {
   double sum = 0, squares = 0;
   for (std::size_t begin = 0; begin < elements.oracle.size(); begin += width) {

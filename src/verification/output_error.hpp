@@ -17,8 +17,8 @@ struct OutputError {
   /// of the dtype.
   double tolerance = 0;
   std::string rows;  ///< which rows, such as "rows without a key"; empty for all elements together
-  /// The plain evaluation has not one digit right, as of a gradient whose terms cancel: the tolerance says what it has
-  /// left of them, which of what is rounded otherwise may be another multiple.
+  /// The plain evaluation has not one right digit, as in a gradient whose terms cancel. The tolerance is what its
+  /// rounding leaves, and other roundings may leave another multiple.
   bool cancels = false;
 
   bool right() const { return error <= tolerance; }
@@ -31,30 +31,30 @@ struct RowClass {
   double largest_lse = 0;         ///< the largest finite magnitude
 };
 
-/// All rows, and then those that a kernel may treat otherwise than the rest, few among many, so that what is wrong in
-/// them hardly shows in a norm over all: rows without a key, those with an LSE below -100 or above 100 (where float32's
-/// exponential is 0 or infinite), and the rest; only classes that have rows, and none where all rows are of one class.
-/// Of rows whose LSE the plain evaluation itself misses by more than half a unit of the problem's dtype and float32's
-/// own rounding nothing can be said by themselves: they are in no class.
+/// All rows, and then classes of rows that a kernel may treat specially. They are few among many, so their errors
+/// hardly show in a norm over all. The classes are rows without a key, rows with an LSE below -100 or above 100
+/// (float32's exponential is then 0 or infinite), and others. Only classes that have rows are listed, and none if all
+/// rows are of one class. A row is in no class if the plain LSE is off by more than half a unit of the problem's dtype
+/// and float32's rounding.
 std::vector<RowClass> row_classes(const std::vector<double>& oracle_lse, const std::vector<float>& plain_lse,
                                   DType dtype);
 
-/// Holds an output to compare_output()'s rule, in both norms, over all its elements and then over each class by itself.
-/// All are dense: what was found, the oracle, and a plain evaluation in the output's own precision. The rounding band
-/// of an element is relative: half a unit of the dtype for its store, and 4 * 2^-24 (1 + |LSE|) for weights that are
-/// computed from an LSE in float32; of its own size, or in a class of the root mean square of the elements (of the
-/// class, or of all where the class's are zero), whichever is more.
+/// Applies compare_output()'s rule to an output, in both norms, over all its elements and then over each class by
+/// itself. All are dense: the found output, the oracle, and a plain evaluation in the output's own precision. The
+/// rounding band of an element is half a unit of the dtype for its store, and 4 * 2^-24 (1 + |LSE|) for weights
+/// computed from a float32 LSE. It is relative to the element's size. In a class it is at least relative to the root
+/// mean square of the class, or of all elements if the class's are zero.
 ///
-/// `classes` is what row_classes() says for outputs with a vector for each query row (o and dq), and its first for
-/// others. A class of fewer than 16 rows counts by itself only where the oracle's rows are zero; one of which fewer
-/// make up most of the plain evaluation's error is held to the tolerance of few numbers.
+/// `classes` is row_classes() for outputs with a vector for each query row (o and dq), and its first entry for others.
+/// A class of fewer than 16 rows counts by itself only if the oracle's rows are zero. If fewer than 16 rows make up
+/// most of the plain evaluation's error, the tolerance of few numbers applies.
 OutputError output_error(const problem::StridedTensor& tensor, const std::vector<double>& found,
                          const std::vector<double>& oracle, const std::vector<float>& plain,
                          std::span<const RowClass> classes);
 
-/// The same of the LSE. It is f32 and a logarithm: what it is off by is what the row's weights are off by relatively,
-/// so that half a unit of the problem's dtype is allowed absolutely, and float32's own rounding as above. An infinite
-/// one must be met exactly.
+/// The error of the LSE. It is f32 and a logarithm: its absolute error is the relative error of the row's weights. So
+/// half a unit of the problem's dtype is allowed absolutely, and float32's own rounding as above. An infinite one must
+/// be met exactly.
 OutputError lse_error(const std::vector<double>& found, const std::vector<double>& oracle,
                       const std::vector<float>& plain, DType dtype, std::span<const RowClass> classes);
 

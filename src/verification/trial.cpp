@@ -27,7 +27,7 @@ class HostTensors {
 
   /// A result's o and LSE, as they are in memory; true where a backward takes them from there.
   bool give(const AttentionProblem& problem, const reference::ForwardResult<double>& result) {
-    // Of eight bits they are read in units that a problem with given deltas does not have.
+    // FP8 outputs are read in units that a problem with given deltas does not have.
     if (is_float8(problem.dtype)) return false;
     o_.resize(problem::bytes_of(problem, problem::TensorRole::kO));
     lse_.resize(problem::lse_tensor(problem).bytes());
@@ -50,7 +50,7 @@ void Trial::begin(backend::Direction direction) {
   const bool backward = direction == backend::Direction::kBackward;
   const std::scoped_lock lock(begun_mutex_);
   const auto start = [this](auto make) {
-    // What it throws is thrown again where the result is asked for.
+    // The future rethrows its exception when the result is asked for.
     begun_.push_back(std::async(std::launch::async, [make] { make(); }));
   };
   start([this] { (void)plain_forward(); });
@@ -104,7 +104,7 @@ const reference::BackwardResult<double>& Trial::backward_truth() {
   return backward_truth_.get([&] {
     const TimedStep step("trial's host", "oracle's backward");
     HostTensors tensors(inputs());
-    // What o has lost in memory is then no error of the backward's; the vectorized oracle takes its own o.
+    // Then the rounding of the stored o is no error of the backward's; the vectorized oracle takes its own o.
     if (problem().problem.given_deltas && tensors.give(problem().problem, forward_truth()))
       return reference::backward<double>(problem(), tensors.tensors(), parameters());
     return reference::fast_backward(problem(), tensors.tensors(), parameters());

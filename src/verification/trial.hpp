@@ -28,31 +28,31 @@ class MadeOnce {
   std::optional<Value> value_;
 };
 
-/// The small problem that speaks for another's plans, its inputs, and what the oracle and a plain evaluation make of
-/// them: all that a trial needs of the host, made once for the plans of both directions and of every engine. Nothing is
-/// made before it is asked for; any thread may ask. A part that throws is made anew for the next who asks.
+/// The small problem that stands for another's plans, its inputs, and the results of the oracle and a plain evaluation.
+/// It is all that a trial needs of the host, made once for both directions and every backend. Nothing is made before it
+/// is asked for; any thread may ask. If making a part throws, the next who asks makes it anew.
 class Trial {
  public:
-  /// Of this problem's plans, which must outlive the trial.
+  /// A trial for plans of this problem, which must outlive it.
   explicit Trial(const compiler::CompiledProblem& subject) : subject_(subject) {}
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
 
-  /// Starts what a direction's comparison needs in threads of its own, which the destructor waits for: an engine's
-  /// builds, which take as long, run meanwhile.
+  /// Starts a direction's part of the comparison in threads of its own, which the destructor waits for. A build takes
+  /// as long and runs meanwhile.
   void begin(backend::Direction direction);
 
   const compiler::CompiledProblem& problem();
-  /// What a call of a plan of problem() is given.
+  /// The parameters of a call of a plan of problem().
   backend::CallParameters parameters();
   const ProblemInputs& inputs();
   const backend::reference::ForwardResult<double>& forward_truth();
   const backend::reference::ForwardResult<float>& plain_forward();
   const backend::reference::BackwardResult<double>& backward_truth();
   const backend::reference::BackwardResult<float>& plain_backward();
-  /// The plain forward and backward, moved; the backward from the oracle's o and LSE, as plans are given them: where
-  /// these and its own differ, as they do where a program is not continuous, it has other weights than
-  /// plain_backward(). Made anew at each call: few trials need them.
+  /// The plain forward and backward, moved. The backward takes the oracle's o and LSE, as plans do. If a program is not
+  /// continuous these may differ from its own, and the weights then differ from plain_backward()'s. Made anew at each
+  /// call: few trials need them.
   backend::reference::ForwardResult<float> moved_forward(const backend::reference::Moves& moves);
   backend::reference::BackwardResult<float> moved_backward(const backend::reference::Moves& moves);
 

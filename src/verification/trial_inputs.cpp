@@ -25,24 +25,24 @@ using problem::TensorRole;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// What rows are wanted. The numbers are places in a cycle of rows.
+/// The kinds of rows that are wanted. The numbers are places in a cycle of rows.
 enum class Goal : std::uint8_t { kEmpty = 1, kSingle = 2, kLow = 3, kHigh = 4 };
 constexpr std::array kGoals{Goal::kEmpty, Goal::kSingle, Goal::kLow, Goal::kHigh};
 
-/// Rows of a cycle; the goals have one each, so that at least half of the rows are what they were.
+/// Rows of a cycle; the goals have one each, so that at least half of the rows are unchanged.
 constexpr std::int64_t kCycle = 8;
-/// Beyond the LSEs that are told apart (100), with room for what a row's keys add.
+/// Beyond the LSEs of the row classes (100), with room for the sum over a row's keys.
 constexpr double kFarValue = 120;
 constexpr std::array kFarScores{-8.0, 8.0, -16.0, 16.0, -32.0, 32.0, -64.0, 64.0, -125.0, 125.0, -250.0, 250.0};
-/// A change after which rounding the score moves values by more than this, and by more than before, is not taken; nor
-/// is one after which a row's largest value is rounded by more in float32, as its LSE then is: weights that are made
-/// from such an LSE are wrong by as much, whoever makes them.
+/// A change is not taken if rounding the score then moves values by more than this, and by more than before. Nor is one
+/// after which float32 rounds a row's largest value, and so its LSE, by more. Weights computed from such an LSE are
+/// wrong by as much in every implementation.
 constexpr double kExactEnough = 1e-3;
 constexpr double kFarthestValue = kExactEnough * 0x1p24;
-/// Of a row's query and of all keys along one dimension, so that their product moves the row's scores.
+/// The deviation of a row's query and of all keys along one dimension, so that their product moves the row's scores.
 constexpr double kKeyDeviations = 4;
 constexpr std::int64_t kSampledRows = 20;
-/// Of a row, where only its values and not their number matters.
+/// Keys sampled from a row if only its values and not their number matters.
 constexpr std::int64_t kSampledKeys = 32;
 
 /// A row's place in the cycle, different from head to head.
@@ -156,13 +156,13 @@ class Search {
   }
 
  private:
-  /// What is read without being checked: any other number would be a place outside the tensors, or no factor of one.
+  /// Whether an operand is read unchecked: a random number would be an address outside the tensors, or no scale of one.
   bool has_a_meaning(std::uint32_t operand) const {
     const std::string& name = problem_.program.operands()[operand].name;
     return !problem::implied_table_shape(problem_, name).empty() || problem::is_tensor_scale(problem_, name);
   }
 
-  /// In terms of what is stored in q and k, as all numbers are here.
+  /// The scale of stored q and k, in which all numbers here are.
   double stored_scale() const {
     std::vector<const void*> operands;
     for (const OwnedOperand& operand : inputs_.operands) operands.push_back(operand.bytes.data());
@@ -246,7 +246,7 @@ class Search {
     return false;
   }
 
-  /// How many entries of an operand may stand for one row: those along the keys; a table's single ones, and those of
+  /// How many entries of an operand may stand for one row: those along the keys; or a table's single ones, and those of
   /// one index of its first dimension.
   std::vector<std::int64_t> groups(const OperandDecl& decl, const StridedTensor& tensor) const {
     if (decl.is_table()) return {1, tensor.elements() / tensor.shape.front()};
@@ -280,7 +280,7 @@ class Search {
 
 ProblemInputs trial_inputs(const AttentionProblem& trial, const backend::CallParameters& parameters) {
   AttentionProblem drawn = trial;
-  // A compiled problem's mask has the lengths; what is in pages must say that it has some.
+  // A compiled problem's mask has the lengths; a paged KV cache must still declare some.
   drawn.lengths.kv = drawn.lengths.kv || drawn.paged.has_value();
   ProblemInputs inputs = random_inputs(drawn);
   Search(trial, parameters, inputs).run();

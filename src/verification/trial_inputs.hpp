@@ -6,15 +6,15 @@
 
 namespace scoremod::verification {
 
-/// Inputs of a trial problem: random ones as random_inputs() makes them, and among their rows some that kernels and
-/// float32 treat otherwise, as far as the program lets inputs make them:
+/// Inputs of a trial problem. They are random as random_inputs() makes them. Some of their rows are special cases of
+/// kernels and of float32, as far as the program lets inputs make them:
 ///
 /// - rows without a key and rows with a single key: an operand masks the rest, by its bools, its integers (lengths,
 ///   segment ids) or -inf;
 /// - rows whose LSE is below -100, and above 100: by their scores, or else by an operand.
 ///
-/// In most rows nothing is changed. What an operand does is found by evaluating the program on sampled rows with values
-/// in its place; a value that gives NaN anywhere, or numbers that float32 cannot hold exactly enough to be compared, is
+/// Most rows are unchanged. The effect of an operand is found by evaluating the program on sampled rows with values in
+/// its place. A value that gives NaN anywhere, or numbers that float32 cannot hold exactly enough to be compared, is
 /// not taken. d_o is made smaller in rows with far scores, as q is larger there: their gradients must not outweigh the
 /// others.
 ProblemInputs trial_inputs(const AttentionProblem& trial, const backend::CallParameters& parameters);

@@ -25,8 +25,8 @@ constexpr std::int64_t kFewTiles = 2;
 constexpr std::int64_t kOddRest = 77;
 /// Constants beyond this are not reached: the oracle would take seconds.
 constexpr std::int64_t kMaxTiles = 8;
-/// Fewer rows leave no room for every class of rows beside ordinary ones, nor fewer keys for rows of a single one: a
-/// trial of so short a problem would vouch, by an equal structure, for what it never saw.
+/// Fewer rows leave no room for every class of rows beside ordinary ones, nor fewer keys for rows of a single one. A
+/// trial of so short a problem would verify, by an equal structure, rows that it never had.
 constexpr std::int64_t kMinRows = 24;
 constexpr std::int64_t kMaxBatches = 2;
 constexpr std::int64_t kMaxGroup = 2;
@@ -38,7 +38,7 @@ std::int64_t tiles_for(const Program& program, const std::function<bool(std::int
     if (node.op != Op::kConstant || node.type != Type::kI32) continue;
     const std::int64_t value = std::abs(static_cast<std::int64_t>(ir::constant_i32(node)));
     if (left_out(value)) continue;
-    // What lies beyond every length that can be tried (a limit, a sentinel) asks for nothing.
+    // A constant beyond every length that can be tried (a limit, a sentinel) sets no length.
     if (value < kMaxTiles * kTile) largest = std::max(largest, value);
   }
   return std::clamp(largest / kTile + kFewTiles, kFewTiles, kMaxTiles);
@@ -51,8 +51,8 @@ std::int64_t trial_length(std::int64_t length, std::int64_t tiles) {
   return length == 1 ? 1 : std::max(std::min(length, wanted), kMinRows);
 }
 
-/// Strides of a tensor that had another shape before. They keep their order; what repeats (stride 0) goes on repeating,
-/// and gaps stay, at least what of them decides alignment: kernels read such tensors otherwise.
+/// Strides of a tensor that had another shape before, in their old order. Stride 0 stays, and so do gaps as far as they
+/// decide alignment, because kernels read such tensors otherwise.
 void pack(std::span<std::int64_t> strides, std::span<const std::int64_t> before, std::span<const std::int64_t> shape) {
   constexpr std::int64_t kAlignment = 64;
   std::vector<std::size_t> order(strides.size());
@@ -83,7 +83,7 @@ void shrink_operands(AttentionProblem& problem) {
     const auto& decls = problem.program.operands();
     const auto decl = std::ranges::find(decls, spec.name, &OperandDecl::name);
     if (decl->is_table()) {
-      // Those that programs read are of any size; what the problem's fields bring is of its sizes.
+      // Operands that programs read may have any size; those of the problem's fields have its sizes.
       std::vector<std::int64_t> implied = problem::implied_table_shape(problem, spec.name);
       if (implied.empty()) continue;
       const std::vector<std::int64_t> before = std::exchange(spec.shape, std::move(implied));
@@ -98,13 +98,13 @@ void shrink_operands(AttentionProblem& problem) {
   }
 }
 
-/// Tokens and blocks for sequences that have become shorter: some of which end early, and lie in blocks out of order.
+/// Tokens and pages for sequences that have become shorter. Some end early and lie in pages out of order.
 void shrink_places(AttentionProblem& small) {
   const auto tokens = [&](std::int64_t length) { return std::max<std::int64_t>(small.batch * length * 3 / 4, 1); };
   if (small.tokens_q) small.tokens_q = tokens(small.seq_q);
   if (small.tokens_kv) small.tokens_kv = tokens(small.seq_kv);
   if (!small.paged) return;
-  // Its mask has them already, and they are what a problem with pages must have.
+  // The mask has them already, but a problem with pages must have them.
   small.lengths.kv = true;
   PagedKeys& paged = *small.paged;
   paged.blocks_per_sequence = (small.seq_kv + paged.block_size - 1) / paged.block_size + 1;
@@ -143,8 +143,8 @@ void shrink_sizes(AttentionProblem& small, std::int64_t tiles) {
   shrink_operands(small);
 }
 
-/// With smaller constants, and what is the difference of the problem's lengths (a mask that is aligned at the end) that
-/// of the small one's. Nothing where its structure is another.
+/// With smaller constants. A constant that is the difference of the problem's lengths (a mask that is aligned at the
+/// end) becomes that of the small ones. Nothing if the structure changes.
 std::optional<compiler::CompiledProblem> with_small_constants(const compiler::CompiledProblem& problem) {
   AttentionProblem small = problem.problem;
   const std::int64_t shift = small.seq_kv - small.seq_q;

@@ -16,11 +16,11 @@
 namespace scoremod::verification {
 namespace {
 
-/// Before a stored refusal: which rule made it. To be raised where a trial holds outputs to less than before, since
-/// what was refused by another rule may be right by this one: it is tried once again.
+/// Before a stored refusal: which rule made it. Raise it if trials become less strict: an older refusal may be right by
+/// the new rule, and is tried once again.
 constexpr std::string_view kRule = "by rule 2: ";
 
-/// What this process knows of a subject. Its mutex is held while a trial runs, so that others wait for its verdict.
+/// This process's knowledge of a subject. Its mutex is held while a trial runs, so that others wait for its verdict.
 struct Remembered {
   std::mutex mutex;
   std::optional<Verdict> verdict;

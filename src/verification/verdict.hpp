@@ -12,33 +12,32 @@
 
 namespace scoremod::verification {
 
-/// When a plan is tried on the device before its like is used: the environment variable SCOREMOD_VERIFICATION.
+/// When a plan is verified on the device: the environment variable SCOREMOD_VERIFICATION.
 enum class Mode : std::uint8_t {
-  kFirstUse,  ///< "first_use", the default: unless a shipped or stored verdict says what a trial would show
+  kFirstUse,  ///< "first_use", the default: unless there is a shipped or stored verdict
   kAlways,    ///< "always": once in each process, whatever is stored
-  kNever,     ///< "never": what an engine holds to be right is trusted
+  kNever,     ///< "never": the backend's own knowledge is trusted
 };
 /// Throws Error(kInvalidArgument) for another value of the variable. SCOREMOD_ADMISSION, its old name, is read where it
 /// is not set, with one warning.
 Mode verification_mode();
 
-/// What a trial showed.
+/// The result of a trial.
 struct Verdict {
   bool right = true;
   std::string reason;  ///< why not, with the measured error and the tolerance
 };
 
-/// What a stored or shipped verdict says of a plan that is right; otherwise it is by which rule it is not, and the
-/// reason.
+/// The text of a stored or shipped verdict of a right plan; a wrong one has the rule that it broke, and the reason.
 inline constexpr std::string_view kRightVerdict = "right";
 
 /// Right when every output is; else names the first that isn't.
 Verdict verdict_of(const std::vector<OutputError>& outputs, backend::Direction direction);
 
-/// What is to be verified.
+/// The plan to verify.
 struct Subject {
-  /// Shared by what one trial speaks for and by nothing else: the engine's structural key, compared in full. Names the
-  /// engine, its version, the architecture, and a revision that is raised with what a trial of the engine's says.
+  /// Shared by the subjects of one trial and by nothing else: the backend's structural key, compared in full. It names
+  /// the backend, its version, the architecture, and a revision that is raised when trials of the backend change.
   Bytes key;
   // For people who look at a stored verdict.
   std::string engine;        ///< such as "cudnn 9.19.0"
@@ -51,9 +50,9 @@ struct Subject {
 /// Whether verify() would call `run`: nothing is known of the subject, and the mode asks for a trial.
 bool needs_trial(const Subject& subject);
 
-/// Whether plans of a subject may be used: from this process's memory, from what ships, from the store, or from `run`,
-/// which makes a plan of the trial problem, verifies it and returns the verdict, to be stored. Several threads may ask
-/// at once, and for one key one of them runs. What `run` throws passes through, and nothing is remembered.
+/// Whether plans of a subject may be used: from this process's memory, from what ships, from the store, or from `run`.
+/// `run` makes a plan of the trial problem, verifies it and returns the verdict, to be stored. Several threads may ask
+/// at once; one of them runs for each key. An exception of `run` passes through, and nothing is remembered.
 Verdict verify(const Subject& subject, const std::function<Verdict()>& run);
 
 }  // namespace scoremod::verification

@@ -21,7 +21,7 @@ namespace reference = backend::reference;
 /// As of rows in output_error.cpp: of fewer the plain evaluation's error may be small by chance.
 constexpr std::size_t kMinNumbers = 16;
 
-/// A trial's calls of one direction in a memory space, and what is thought of their outputs.
+/// A trial's calls of one direction in a memory space, and the judgement of their outputs.
 class TrialRun {
  public:
   TrialRun(Trial& trial, backend::Direction direction, const backend::MemorySpace& memory,
@@ -49,7 +49,7 @@ class TrialRun {
     std::vector<OutputError> errors = judge_backward(trial_.plain_backward(), gradients, attention);
     if (!may_be_right(errors)) return errors;
     replace_wrong(errors, judge_backward(farthest_backward(trial_, operations_), gradients, attention));
-    // Where terms cancel an engine that adds them up in the dtype of its products leaves so much of them.
+    // A backend that adds up terms in the dtype of its MMA leaves so much of terms that cancel.
     if (!std::ranges::any_of(errors, may_cancel)) return errors;
     const double rounded = unit_roundoff(problem::product_dtype(problem_));
     const auto second = judge_backward(farthest_backward(trial_, operations_, rounded), gradients, attention);
@@ -59,7 +59,7 @@ class TrialRun {
   }
 
  private:
-  /// Whether a larger tolerance may take what is wrong. Of what was not written none does.
+  /// Whether a larger tolerance may accept wrong outputs. It never accepts an output that was not written.
   static bool may_be_right(const std::vector<OutputError>& errors) {
     return !std::ranges::all_of(errors, &OutputError::right) &&
            std::ranges::none_of(errors, [](const OutputError& error) { return std::isnan(error.error); });
@@ -67,13 +67,13 @@ class TrialRun {
 
   static bool may_cancel(const OutputError& error) { return !error.right() && error.cancels; }
 
-  /// Of what was wrong the second judgement counts.
+  /// The second judgement replaces the outputs that were wrong.
   static void replace_wrong(std::vector<OutputError>& errors, const std::vector<OutputError>& second) {
     for (std::size_t i = 0; i < errors.size(); ++i)
       if (!errors[i].right()) errors[i] = second[i];
   }
 
-  /// Which rows are told apart follows from the problem, not from what they are held to.
+  /// The classes of rows depend on the problem, not on the values that they are compared with.
   std::vector<RowClass> classes() const {
     return row_classes(trial_.forward_truth().lse, trial_.plain_forward().lse, problem::product_dtype(problem_));
   }
@@ -155,7 +155,7 @@ class TrialRun {
     return output_error(tensor, reference::load_dense<double>(tensor, fetched(memory).data()), truth, plain, classes);
   }
 
-  /// Of one element: weights are rounded as products take them, and a single number is too small a sample of that.
+  /// Judges a single element: weights are rounded as MMA takes them, and a single number is too small a sample of that.
   OutputError judge_amax(const OwnedMemory& memory, const std::vector<double>& truth, const std::vector<float>& plain,
                          std::span<const RowClass> classes) const {
     const problem::StridedTensor tensor{"amax_o", problem::product_dtype(problem_), {1}, {1}};
@@ -168,7 +168,7 @@ class TrialRun {
     const OperandSpec& spec = problem::spec_of(problem_, operand);
     problem::StridedTensor tensor = problem::tensor_of(concat("gradient of '", spec.name, "'"), spec);
     const std::vector<double> found = reference::load_dense<double>(tensor, fetched(memory).data());
-    // Few numbers are too small a sample of what rounding does to the weights that they are summed of, as of amax_o.
+    // Few numbers are too small a sample of the rounding of the weights that they are sums of, as for amax_o.
     const DType of_terms = problem::product_dtype(problem_);
     if (truth.size() < kMinNumbers && unit_roundoff(of_terms) > unit_roundoff(tensor.dtype)) tensor.dtype = of_terms;
     return output_error(tensor, found, truth, plain, classes);

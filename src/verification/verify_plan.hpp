@@ -12,15 +12,15 @@
 namespace scoremod::verification {
 
 /// Runs a plan of a trial's problem once on the current device of `memory`, on the trial's inputs and into outputs
-/// filled with NaN, and compares o and lse with the float64 oracle's, over all rows and over each class of rows
-/// (row_classes()). The tolerance comes from the plain evaluation; of an output that is wrong by it, from
-/// farthest_forward(), with `errors` of the plan's backend. Throws what the plan throws, and Error(kEnvironment) where
-/// the device fails.
+/// filled with NaN. Compares o and lse with the float64 oracle's, over all rows and over each class of rows
+/// (row_classes()). The tolerance comes from the plain evaluation. An output that is wrong by it is judged again by
+/// farthest_forward(), with `errors` of the plan's backend. Throws what the plan throws, and Error(kEnvironment) if the
+/// device fails.
 std::vector<OutputError> verify_forward(Trial& trial, const backend::ForwardPlan& plan,
                                         const backend::MemorySpace& memory, const OperationErrors& errors = {});
 
-/// The same for a backward, which is given the oracle's own o and lse, so that errors of a forward don't show: dq, dk
-/// and dv, and then the gradients of the operands with these numbers, which the call asks for and no others. With
+/// Verifies a backward, which gets the oracle's own o and lse, so that errors of a forward don't show. It checks dq, dk
+/// and dv, and then the gradients of the operands with these numbers, the only ones that the call asks for. With
 /// `attention` false the plan writes these alone. The trial must have a derivative.
 std::vector<OutputError> verify_backward(Trial& trial, const backend::BackwardPlan& plan,
                                          const backend::MemorySpace& memory,

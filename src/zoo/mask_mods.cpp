@@ -21,7 +21,7 @@ void require_sequences(std::int64_t seq_q, std::int64_t seq_kv) {
   }
 }
 
-/// How long the sequence of a batch is: its length, or what its offsets leave, or the size.
+/// The length of a batch's sequence: its length, or that of its offsets, or the size.
 class SequenceEnd {
  public:
   SequenceEnd(bool has_length, const char* length, bool has_offsets, const char* offsets, std::int64_t size)

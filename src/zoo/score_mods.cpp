@@ -44,7 +44,7 @@ ScoreMod relative_table(int max_distance, std::string table) {
     fail_argument("relative_table: expected 0 <= max_distance <= ", kLargest, ", found ", max_distance);
   }
   const Table<Float, 2> bias(std::move(table));
-  // The read clamps the index to the table, which is what clips the distance.
+  // The read clamps the index to the table, which clips the distance.
   return [bias, max_distance](Score s, Index i) { return s + bias(i.h, i.q - i.kv + max_distance); };
 }
 

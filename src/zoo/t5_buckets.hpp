@@ -6,9 +6,9 @@
 
 namespace scoremod::zoo {
 
-/// T5's buckets as thresholds: see t5_bucket() in scoremod/zoo.hpp for the formula. A logarithm whose result is cut to
-/// an integer would give different buckets where backends round differently, so the distances at which the bucket grows
-/// are worked out here, and programs only compare integers.
+/// T5's buckets as thresholds: see t5_bucket() in scoremod/zoo.hpp for the formula. Backends round logarithms
+/// differently, so truncating one to an integer would give different buckets. So the distances at which the bucket
+/// grows are computed here, and programs only compare integers.
 class T5Buckets {
  public:
   /// Throws Error(kInvalidArgument) for parameters that the formula has no meaning for.
@@ -16,7 +16,7 @@ class T5Buckets {
 
   /// The bucket of kv - q.
   int bucket(std::int64_t key_minus_query) const;
-  /// The same as an expression.
+  /// The bucket as an expression.
   Int expression(Int key_minus_query) const;
 
  private:

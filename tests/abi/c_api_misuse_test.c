@@ -1,5 +1,4 @@
-/* What a caller may get wrong: each is a status and a message, never a crash; and callers of older and newer headers.
- */
+/* Mistakes of callers: each is a status and a message, never a crash. Also callers with older and newer headers. */
 #include <stdlib.h>
 
 #include "expect.h"

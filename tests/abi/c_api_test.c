@@ -50,7 +50,7 @@ static void widen(const float* from, double* to, int count) {
   for (int i = 0; i < count; ++i) to[i] = (double)from[i];
 }
 
-/* What the tests share: the inputs in double, an attention, and its operands. */
+/* The state that tests share: the inputs in double, an attention, and its operands. */
 typedef struct {
   double q[kQueries * kDim], k[kKeys * kDim], v[kKeys * kDim];
   scoremod_attention* attention;

@@ -1,5 +1,5 @@
-/* Lengths, a learned sink, dropout, the largest score and tensors of eight bits through the C interface, and a client
- * that was compiled before the last two. */
+/* Lengths, a learned sink, dropout, the largest score and FP8 tensors through the C interface, and a client that was
+ * compiled before the last two. */
 #include <math.h>
 #include <stddef.h>
 
@@ -127,7 +127,7 @@ static void test_dropout(void) {
     changes += f.o[0] != last;
     last = f.o[0];
   }
-  /* Of 240 weights with probability 1 / 2: within 6 standard deviations. */
+  /* 240 weights with probability 1 / 2 are within 6 standard deviations. */
   EXPECT(fabs(left_of_all - 120) < 47);
   EXPECT(changes > 5);
   scoremod_attention_destroy(f.attention);

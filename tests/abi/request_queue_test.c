@@ -9,7 +9,7 @@ static const char kProblem[] = "{\"batch\": 1, \"heads_q\": 1, \"seq_q\": 2, \"d
 static const float kZeros[2] = {0, 0};
 static const float kValues[2] = {1, 3};
 
-/* What a reply brought, and how often there was one. */
+/* The contents of a reply, and the number of replies. */
 typedef struct {
   pthread_mutex_t mutex;
   pthread_cond_t came;

@@ -1,5 +1,5 @@
-// What CUDA C++ has and C++ has not, as far as the .cuh files of src use it: declarations alone, for a host compiler
-// that is asked whether they are well-formed where there is no NVRTC.
+// Declarations that CUDA C++ has and C++ lacks, as far as the .cuh files of src use them. With them a host compiler
+// checks those files if there is no NVRTC.
 #pragma once
 
 #define __CUDACC_RTC__

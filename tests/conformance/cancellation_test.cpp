@@ -1,6 +1,5 @@
-// Gradients that are zero, or nearly so, because what they are made of cancels: in the derivative's program, or over
-// the elements that an operand's entry is read at. What rounding leaves of them is far larger than they are themselves,
-// and no backend leaves the same.
+// Gradients that are zero, or nearly so, because their terms cancel: in the derivative's program, or over the elements
+// that an operand's entry is read at. Their rounding errors are far larger than they are, and differ in each backend.
 
 #include <string>
 

@@ -10,7 +10,8 @@
 namespace scoremod::test {
 namespace {
 
-/// What the backends do not support, with the reason. Remove an entry once the backend does: a stale entry fails.
+/// The problems that the backends do not support, with the reason. Remove an entry once the backend supports it: a
+/// stale entry fails.
 const std::vector<Unsupported>& unsupported_list() {
   static const std::vector<Unsupported> kList{};
   return kList;
@@ -26,8 +27,8 @@ bool matches(const std::string& pattern, const std::string& name) {
 std::vector<std::string> tested_backends() {
   std::vector<std::string> names;
   for (const backend::Backend* backend : backend::backends()) {
-    // A backend of a device refuses most of these cases, and passes most tests by having no device: its report of
-    // `scoremod check --suite`, made on the device and committed, is what says which cases it runs, and how well.
+    // A device's backend refuses most of these cases, and passes most tests by having no device. Its committed report
+    // of `scoremod check --suite`, made on the device, says which cases it runs, and how well.
     const bool host = backend->memory().kind() == MemoryKind::kHost;
     if (host && std::string(backend->name()) != "reference") names.emplace_back(backend->name());
   }

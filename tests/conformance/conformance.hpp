@@ -10,23 +10,23 @@
 
 namespace scoremod::test {
 
-/// The backends under test: all but the reference, which is what they are held against.
+/// The backends under test: all but the reference, which they are compared with.
 std::vector<std::string> tested_backends();
 
-/// Fails the test when the backend does not agree with the oracle, writes where it must not, or refuses the problem
-/// without an entry in the list of what it does not support; and when there is an entry but the backend supports it.
-/// `spoil` changes the random inputs first, when given.
+/// Fails the test when the backend does not agree with the oracle, or writes outside its outputs. It also fails if the
+/// backend refuses the problem without an entry in the list of unsupported ones, or supports one with an entry. `spoil`
+/// changes the random inputs first, when given.
 void expect_conforms(const std::string& backend, const checking::CheckCase& test_case,
                      const std::function<void(ProblemInputs&)>& spoil = {});
 
-/// One line of the list of what a backend does not support.
+/// One line of the list of problems that a backend does not support.
 struct Unsupported {
   std::string backend;
   std::string test_case;  ///< the case's name, or its beginning before a '*'
   std::string reason;     ///< a part of the reason that the backend gives
 };
 
-/// What is wrong with a backend's answer, given the list; empty when it is as it should be.
+/// The fault in a backend's answer, given the list; empty if there is none.
 std::string judge_support(const std::vector<Unsupported>& list, const Support& answer, const std::string& test_case);
 
 }  // namespace scoremod::test

@@ -10,7 +10,7 @@ namespace scoremod::test {
 /// With both directions; sizes that are all different, and dense in the order that the dense formula has.
 AttentionProblem formula_problem();
 
-/// What the dense formula makes of these inputs.
+/// The dense formula's results for these inputs.
 DenseResult formula_result(const AttentionProblem& problem, const ProblemInputs& inputs, const DenseModifier& modifier);
 
 /// Holds f32 outputs to the formula's: within the one rounding of their store, and float64's own in another order.

@@ -42,7 +42,7 @@ bool same_outputs(const ProblemBuffers& x, const ProblemBuffers& y) {
   return std::ranges::equal(x.outputs(), y.outputs(), {}, &OutputTensor::bytes, &OutputTensor::bytes);
 }
 
-/// The rows of 'dropout_keys' that mean what a seed and an offset do.
+/// The rows of 'dropout_keys' that are equivalent to a seed and an offset.
 std::vector<double> keys_of(const AttentionProblem& problem, const CallOptions& call) {
   const problem::DropoutMask mask(problem.dropout, call.dropout_seed, call.dropout_offset);
   std::vector<double> keys;
@@ -126,7 +126,7 @@ TEST(Dropout, OfAShardIsThatOfTheWhole) {
   shard.heads_kv = 1;
   const ProblemInputs inputs = random_inputs(whole);
   ProblemInputs part = random_inputs(shard);
-  // Heads 2 and 3 of the whole, which share key head 1. The order is BHSD.
+  // Heads 2 and 3 of the whole, which share KV head 1. The order is BHSD.
   const auto cut = [&](const std::vector<std::byte>& from, std::size_t heads, std::size_t first, std::size_t count,
                        std::vector<std::byte>& to) {
     const std::size_t head = from.size() / heads / 3;

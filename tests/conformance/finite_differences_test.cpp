@@ -1,6 +1,6 @@
-// The derivative is the one thing that the oracle shares with the backends. Here it is held, through whole attention,
-// against difference quotients of the oracle's forward in float64: loss = sum(o * d_o), for q, k, v and every float
-// operand.
+// The derivative is the one thing that the oracle shares with the backends. Here it is compared, through whole
+// attention, with difference quotients of the oracle's forward in float64. The loss is sum(o * d_o), for q, k, v and
+// every float operand.
 
 #include <cmath>
 
@@ -80,7 +80,7 @@ class Differences {
     return sum;
   }
 
-  /// Of fourth order: its error is that of the fifth derivative times kStep^4.
+  /// A quotient of fourth order: its error is that of the fifth derivative times kStep^4.
   double quotient(GuardedBuffer& buffer, std::int64_t offset) {
     const double center = load_element<double>(buffer.data(), DType::kF32, offset);
     const auto at = [&](double steps) {
@@ -109,7 +109,7 @@ class Differences {
   std::vector<double> d_o_;
 };
 
-/// What the quotient of fourth order leaves at this step, with scores near 10 and modifiers as curved as the zoo's.
+/// The error of the quotient of fourth order at this step, with scores near 10 and modifiers as curved as the zoo's.
 constexpr double kTolerance = 1e-6;
 
 AttentionProblem small_problem() {

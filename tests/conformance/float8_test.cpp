@@ -1,5 +1,5 @@
-// Tensors of eight bits, against the dense formula on the numbers that they stand for: the oracle to its own rounding,
-// the other backends by check(). Faults planted in what is special to them must be found.
+// FP8 tensors against the dense formula on their scaled values: the oracle to its own rounding, the other backends by
+// check(). Faults planted in the FP8 code must be found.
 
 #include <algorithm>
 #include <cmath>
@@ -51,7 +51,7 @@ void set_factor(ProblemInputs& inputs, const std::string& name, double value) {
   store_element(operand->bytes.data(), DType::kF32, 0, value);
 }
 
-/// Of the numbers that the inputs stand for.
+/// The dense formula on the scaled values of the inputs.
 test::DenseResult dense(const AttentionProblem& problem, const ProblemInputs& inputs) {
   const auto read = [&](TensorRole role, const std::vector<std::byte>& bytes, const std::string& name) {
     const problem::StridedTensor tensor = problem::tensor_of("", problem, role);
@@ -167,8 +167,8 @@ TEST(Float8Problems, OfRandomProgramsConform) {
   }
 }
 
-/// Of one key dk is 0, also in the plain evaluation: what rounding o leaves of 127 rows is held to the band alone.
-/// (Problem 57 of seed 2467059986 was refused though right.)
+/// With one key dk is 0, also in the plain evaluation, so o's rounding in 127 rows must fit the band alone. (Problem 57
+/// of seed 2467059986 was refused though right.)
 TEST(Float8Problems, OfOneKeyConform) {
   checking::CheckCase made;
   AttentionProblem& problem = made.problem;
@@ -223,7 +223,7 @@ TEST(Float8Calls, BindWhatTheProblemAsksFor) {
   args = other_buffers.forward();
   float amax = 0;
   args.amax_o = {&amax, sizeof amax};
-  test::expect_refusal("'amax_o' is given, which the problem does not ask for",
+  test::expect_refusal("'amax_o': expected no buffer in a problem that was compiled without amax_o, found one",
                        [&] { Attention::compile(other).forward(args); });
   args = other_buffers.forward();
   const float scale = 1;
@@ -314,7 +314,7 @@ TEST_P(Float8NegativeControls, TheAmaxOfWhatIsStoredIsFound) {
   EXPECT_FALSE(test::output(check(test::after_forward(right_, unwritten)), "amax_o").passed());
 }
 
-/// Half of the numbers are beyond the largest: what others make of them is NaN or infinity.
+/// Half of the numbers are beyond the largest: without saturation they are NaN or infinity.
 TEST_P(Float8NegativeControls, MissingSaturationIsFound) {
   AttentionProblem problem = checked_problem();
   problem.backward = false;

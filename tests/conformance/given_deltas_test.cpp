@@ -1,5 +1,5 @@
-// A backward that is given the o and the LSE of more keys than its own, as a part of a ring is, and an o that brings in
-// a gradient of the LSE.
+// A backward whose o and LSE cover more keys than its own, as in ring attention. Also an o that carries a gradient of
+// the LSE.
 
 #include <algorithm>
 #include <cmath>
@@ -42,7 +42,7 @@ std::vector<float> floats(ConstBuffer buffer) {
   return {first, first + buffer.bytes / sizeof(float)};
 }
 
-/// Of a float32 tensor [batch, heads, keys, dim]: the keys from `begin` on, `count` of them.
+/// `count` keys of a float32 tensor [batch, heads, keys, dim], from `begin` on.
 std::vector<float> keys_of(const std::vector<float>& tensor, std::size_t rows, std::size_t begin, std::size_t count,
                            std::size_t dim) {
   std::vector<float> part;
@@ -52,8 +52,8 @@ std::vector<float> keys_of(const std::vector<float>& tensor, std::size_t rows, s
   return part;
 }
 
-/// How far dk and dv of the first keys alone, with o and the LSE of all, are from those of all; over float32's rounding
-/// of the largest.
+/// The distance of dk and dv of the first keys alone, with o and the LSE of all, from those of all; over float32's
+/// rounding of the largest.
 double deviation(const std::string& backend, bool given_deltas) {
   const AttentionProblem whole = all_keys();
   const ProblemInputs inputs = random_inputs(whole, {test::test_seed(), {}});

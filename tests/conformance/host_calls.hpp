@@ -12,7 +12,7 @@ namespace scoremod::test {
 void set_operand(const AttentionProblem& problem, ProblemInputs& inputs, const std::string& name,
                  const std::vector<double>& values);
 
-/// What calls have written of an output, dense; empty where the problem has no such output.
+/// The values of an output after calls, dense; empty if the problem has no such output.
 std::vector<double> output_values(const ProblemBuffers& buffers, const std::string& name);
 
 /// Runs the directions that the problem has on one backend.

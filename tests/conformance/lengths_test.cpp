@@ -152,7 +152,7 @@ TEST(Lengths, MustBeGiven) {
   test::expect_refusal("operand 'lengths_kv' is missing", [&] { attention.forward(buffers.forward()); });
 }
 
-/// A checker that misses what these plant would make the tests above worthless.
+/// A checker that misses these faults would make the tests above worthless.
 TEST(LengthsNegativeControl, LengthsOffByOneAreFound) {
   const AttentionProblem problem = with_lengths(true, true);
   const compiler::CompiledProblem right = compiler::compile(problem);

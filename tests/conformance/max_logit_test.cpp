@@ -1,5 +1,5 @@
-// The largest score of each row, against the dense formula, which knows nothing of programs: the oracle to its own
-// rounding, the other backends by check(). Faults planted in it must be found.
+// The largest score of each row, against the dense formula, which knows nothing of programs. The oracle is compared to
+// its own rounding, the other backends by check(). Planted faults must be found.
 
 #include <cmath>
 #include <string>
@@ -65,7 +65,7 @@ TEST(MaxLogit, IsGivenWhereItIsAskedFor) {
   ProblemBuffers buffers(problem, buffers_of(inputs));
   ForwardArgs args = buffers.forward();
   args.max_logit = {rows.data(), rows.size() * sizeof(float)};
-  test::expect_refusal("'max_logit' is given, which the problem does not ask for",
+  test::expect_refusal("'max_logit': expected no buffer in a problem that was compiled without max_logit, found one",
                        [&] { Attention::compile(problem).forward(args); });
   problem.max_logit = true;
   args.max_logit = {};

@@ -110,7 +110,7 @@ TEST_P(NegativeControls, TheRightImplementationPasses) {
     for (const OutputCheck& output : report.outputs) {
       EXPECT_EQ(output.left_out, 0) << output.name;
       EXPECT_GT(output.l2.scale, 0) << output.name;
-      // The tolerance is a small part of what it is for.
+      // The tolerance is a small part of the output's size.
       EXPECT_LT(output.l2.tolerance(), 0.05 * output.l2.scale) << output.name << "\n" << test::describe(report);
     }
   }

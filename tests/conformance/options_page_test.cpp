@@ -33,10 +33,10 @@ using test::option_case;
 using test::options;
 
 constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/options.md";
-/// What runs on devices found: tools/device/options.sh.
+/// The results of tools/device/options.sh on devices.
 constexpr const char* kRecord = SCOREMOD_TEST_SOURCE_DIR "/../bench/results/options_device.json";
 
-/// The ids of what an engine of a device has against a direction of the problem, whatever machine asks.
+/// The ids of a device backend's reasons against a direction of the problem, whatever machine asks.
 std::string ids(const backend::Backend& engine, const compiler::CompiledProblem& problem,
                 backend::Direction direction) {
   std::string text;
@@ -48,7 +48,7 @@ std::string ids(const backend::Backend& engine, const compiler::CompiledProblem&
   return text.empty() ? "device" : text;
 }
 
-/// What a run on a device found of a cell; empty without one. A cell of another problem than today's is a failure.
+/// A device run's result for a cell; empty without one. A cell of another problem than today's is a failure.
 std::string recorded(const std::string& backend, const Option& option, const Modifier& modifier,
                      const std::string& fingerprint, std::string& failure) {
   static const nlohmann::json kCells = [] {
@@ -160,7 +160,7 @@ std::string section_of(const backend::Backend& backend, std::vector<std::string>
   return text;
 }
 
-/// The page without the sections of engines that this build does not have.
+/// The page without the sections of backends that this build does not have.
 std::string of_this_build(const std::string& page) {
   std::string out;
   std::istringstream lines(page);
@@ -175,7 +175,7 @@ std::string of_this_build(const std::string& page) {
   return out;
 }
 
-/// The page with each number that has a decimal point replaced by a mark: what must be the same on every machine.
+/// The page with each number that has a decimal point replaced by a mark: the part that must be equal on every machine.
 std::string without_numbers(const std::string& page) {
   std::string out;
   for (std::size_t i = 0; i < page.size();) {

@@ -1,5 +1,5 @@
-// Keys and values in blocks of a pool: the oracle against the dense formula, which knows of no place but its own dense
-// one, the other backends by check(). Faults planted in it must be found.
+// Paged KV caches: the oracle against the dense formula, which has its own dense layout, the other backends by check().
+// Planted faults must be found.
 
 #include <string>
 #include <utility>
@@ -37,7 +37,7 @@ AttentionProblem paged_problem(Layout layout) {
 }
 
 const std::vector<double> kCached{7, 0, 4};
-/// Blocks that no length reaches hold what no pool has.
+/// Entries beyond the lengths are invalid pages.
 const std::vector<double> kPagesK{9, 2, 5, -1, 77, -7, 0, 0, 10, 3, 99, -1},
     kPagesV{1, 8, 4, 50, 0, 0, 0, 0, 6, 7, -3, 11};
 
@@ -104,7 +104,7 @@ TEST(Paged, StandsBesideRaggedQueries) {
   test::expect_backends_conform(problem, inputs);
 }
 
-TEST(Paged, TablesThatTheHostCanReadNameBlocksOfThePool) {
+TEST(Paged, TablesThatTheHostCanReadNameValidPages) {
   const AttentionProblem problem = paged_problem(Layout::kBSHD);
   const Attention attention = Attention::compile(problem);
   for (const auto& [block, text] : {std::pair{11.0, "11"}, std::pair{-1.0, "-1"}}) {

@@ -62,7 +62,7 @@ TEST_P(Properties, IdentityIsPlainAttention) {
     const test::DenseResult expected = test::dense_attention(
         problem, {memory.q.values(), memory.k.values(), memory.v.values(), memory.d_o.values()}, {});
     const Outputs found = run(GetParam(), problem, inputs);
-    // Scores of 10 and their exponentials lose a few dozen roundings in float32; the products of a single key's
+    // Scores of 10 and their exponentials lose a few dozen roundings in float32. The products of a single key's
     // softmax, whose gradient is zero, lose some of the factors.
     const double rounding = 200 * 0x1p-24;
     EXPECT_LE(distance(found.o, expected.o), rounding * norm(expected.o));

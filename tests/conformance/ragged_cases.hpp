@@ -14,7 +14,7 @@ namespace scoremod::test {
 /// Three sequences of at most 5 queries and 7 keys, the second of each kind empty.
 inline const std::vector<double> kOffsetsQ{0, 4, 4, 9}, kOffsetsKv{0, 3, 3, 10};
 
-/// Both directions and max_logit of such sequences; what is not ragged is dense in the dense formula's order.
+/// Both directions and max_logit of such sequences; tensors that are not varlen are dense in the dense formula's order.
 AttentionProblem ragged_problem(bool q, bool kv);
 ProblemInputs ragged_inputs(const AttentionProblem& problem);
 
@@ -46,15 +46,15 @@ struct Place {
 Place query_place(const AttentionProblem& problem, std::int64_t dim);
 Place key_place(const AttentionProblem& problem, std::int64_t dim);
 
-/// What the dense formula makes of the inputs' rows, and a modifier that keeps it within the sequences.
+/// The dense formula's results for the inputs' rows, with a modifier that keeps it within the sequences.
 DenseResult ragged_result(const AttentionProblem& problem, const ProblemInputs& inputs, const DenseModifier& modifier);
 DenseModifier within_sequences(const AttentionProblem& problem, DenseModifier modifier = {});
 
-/// Holds the rows of an f32 output that are there to the formula's: within the one rounding of the store, and float64's
+/// Compares the existing rows of an f32 output with the formula's: within the one rounding of the store, and float64's
 /// own in another order.
 void expect_rows(const ProblemBuffers& found, const char* name, const Place& place,
                  const std::vector<double>& expected);
-/// The same of every output.
+/// Compares every output.
 void expect_ragged(const AttentionProblem& problem, const ProblemBuffers& found, const DenseResult& expected);
 
 }  // namespace scoremod::test

@@ -111,8 +111,8 @@ TEST(Ragged, OfManyTilesConformsWithGradientsOfOperands) {
   }
 }
 
-/// A shard has whole sequences, of which it may have some heads, and along what is no sequence of tokens a part: the
-/// program and dropout see these indices from their offsets on.
+/// A shard has whole sequences. It may have some of their heads, and a part of each axis that is not varlen. The
+/// program and dropout see the global indices of these.
 TEST(Ragged, HeadsAndWhatIsNotRaggedMayBeAPart) {
   for (const auto& [of_q, of_kv] : std::vector<std::pair<bool, bool>>{{true, false}, {false, true}, {true, true}}) {
     for (const float probability : {0.0F, 0.3F}) {

@@ -37,8 +37,8 @@ TEST_P(RandomProblems, ConformToTheOracle) {
   }
 }
 
-/// An output of 0.17 that is the sum of 200 values near 1: what float32 rounds that sum to on the way was more than the
-/// band, and the plain evaluation's happened to cancel. (Problem 36 of seed 5016000.)
+/// An output of 0.17 is the sum of 200 values near 1. float32 rounded it by more than the band, while the plain
+/// evaluation's rounding cancelled. (Problem 36 of seed 5016000.)
 TEST(FoundProblems, AnOutputThatCancelsConforms) {
   checking::CheckCase made;
   AttentionProblem& problem = made.problem;

@@ -1,5 +1,5 @@
-// Rows' deltas of a backward whose O is rounded: what a learned factor gains of all keys of a row is all wrong by a
-// delta that is off a little.
+// Rows' deltas of a backward whose O is rounded. A small error in delta makes the gradient of a learned factor over a
+// row all wrong.
 
 #include <cmath>
 #include <string>

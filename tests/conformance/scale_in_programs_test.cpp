@@ -1,4 +1,4 @@
-// Programs that read what the products of q and k were multiplied by.
+// Programs that read the factor of q k.
 
 #include <algorithm>
 #include <string>

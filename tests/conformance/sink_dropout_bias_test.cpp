@@ -1,5 +1,5 @@
-// A learned sink, dropout and a learned additive bias at once, under a mask: each acts at another place of the softmax,
-// and each one's gradient has the others in it. Against the dense formula, and the bias' gradient against its
+// A learned sink, dropout and a learned additive bias at once, under a mask. Each acts at another place of the softmax,
+// and each gradient depends on the others. Compared with the dense formula; the bias' gradient also with its
 // differences.
 
 #include <algorithm>

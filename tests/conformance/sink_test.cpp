@@ -79,7 +79,7 @@ TEST(Sink, OfMinusInfinityIsNone) {
   EXPECT_EQ(test::output_values(with, "d_sink"), (std::vector<double>{0, 0, 0, 0}));
 }
 
-/// Its rows have no key that counts, whatever they hold: here NaN. Of the other heads nothing changes.
+/// Its rows have no key that counts, whatever they hold: here NaN. The other heads are unchanged.
 TEST(Sink, OfInfinityTakesAllWeight) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr Index kHead = 1;

@@ -41,7 +41,7 @@ TEST(GradientLayouts, HoldTheSameGradients) {
   plain.dq.reset();
   plain.dk.reset();
   plain.dv.reset();
-  // The same upstream gradient, written out.
+  // An equal upstream gradient, written out.
   ProblemInputs written = random_inputs(plain);
   written.q = inputs.q;
   written.k = inputs.k;

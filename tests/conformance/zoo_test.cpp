@@ -10,8 +10,8 @@
 namespace scoremod {
 namespace {
 
-/// Shapes that between them have grouped heads, lengths off and across tile borders, one query, value dims unlike the
-/// key's, every layout, and indices that start elsewhere.
+/// Shapes that have grouped heads, lengths off and across tile borders, one query, value dims unlike the key's, every
+/// layout, and indices that start elsewhere.
 struct Shape {
   const char* name;
   AttentionProblem problem;

@@ -41,7 +41,7 @@ constexpr Timed kTimed[] = {
     {"global 64 and window 512", "value = score\nkeep = kv_idx < 64 | q_idx < 64 | abs(q_idx - kv_idx) < 512"},
     {"documents of heads",
      "operand q_id: i32 [b, h, q_idx]\noperand kv_id: i32 [b, h, kv_idx]\nvalue = score\nkeep = q_id == kv_id"},
-    // What nodes cost: each has one kind more than another.
+    // The cost of nodes: each case has one kind more than another.
     {"ten sums and products",
      "value = ((((score * 1.1 + 0.1) * score + 0.2) * score + 0.3) * score + 0.4) * score + 0.5"},
     {"alibi", "operand x: f32 [h]\nvalue = score + x * f32(kv_idx - q_idx)"},
@@ -54,14 +54,14 @@ constexpr Timed kTimed[] = {
     {"t5 buckets", kBuckets},
     {"quotient", "value = score / (1.0 + abs(score))"},
     {"floor division", "value = score + f32((q_idx + kv_idx) // 7)"},
-    // Of nothing that may overflow: rows that are not finite are done again, one by one.
+    // Nothing here may overflow: rows that are not finite are recomputed one by one.
     {"exponential", "value = score * exp(-abs(score))"},
     {"logarithm", "value = log(1.5 + abs(score))"},
     {"sigmoid", "value = sigmoid(score)"},
     {"sine", "value = sin(score)"},
     {"power", "value = pow(1.5 + abs(score), 1.3)"},
     {"gelu", "value = gelu(score)"},
-    // What gradients of operands cost.
+    // The cost of operand gradients.
     {"learned relative table", kRelativeTable, {}, DType::kBF16, true},
     {"learned t5 buckets", kBuckets, {}, DType::kBF16, true},
     {"learned slopes, causal", kSlopes, {}, DType::kBF16, true},
@@ -78,7 +78,7 @@ constexpr Timed kTimed[] = {
      "operand q_id: i32 [b, q_idx]\noperand kv_id: i32 [b, kv_idx]\noperand x: f32 [h]\nvalue = 50.0 * tanh((score + x "
      "* "
      "f32(kv_idx - q_idx)) / 50.0)\nkeep = q_id == kv_id"},
-    // What sizes cost.
+    // The cost of sizes.
     {"full, head dim 64", kPlain, {.dim = 64}},
     {"documents, head dim 64", kDocuments, {.dim = 64}},
     {"full, head dim 256", kPlain, {.dim = 256}},
@@ -87,7 +87,7 @@ constexpr Timed kTimed[] = {
     {"causal, grouped heads", kCausal, {.batch = 1, .heads_q = 32, .heads_kv = 8, .seq_q = 8192, .seq_kv = 8192}},
     {"one query", kPlain, {.batch = 16, .heads_q = 32, .heads_kv = 8, .seq_q = 1, .seq_kv = 8192}},
     {"eight queries", kPlain, {.batch = 16, .heads_q = 32, .heads_kv = 8, .seq_q = 8, .seq_kv = 8192}},
-    // Of float32.
+    // The cost of float32.
     {"full f32", kPlain, {}, DType::kF32},
     {"causal f32", kCausal, {}, DType::kF32},
     {"documents f32", kDocuments, {}, DType::kF32},
@@ -100,8 +100,8 @@ double median_of(std::vector<double> times) {
   return times[kRounds / 2];
 }
 
-/// Of several plans of one call, which run in turns. `behind_another`: each behind an untimed call of its own, so that
-/// the device is busy while the host enqueues what is timed, and what that takes is not the host's.
+/// Medians of several plans of one call, which run in turns. With `behind_another` each runs behind an untimed call, so
+/// that the device is busy while the host enqueues, and the host's time is not counted.
 template <class Plan, class Tensors>
 std::vector<double> medians_in_turns(const std::vector<std::unique_ptr<Plan>>& plans, const Tensors& tensors,
                                      const CallParameters& parameters, bool behind_another = false) {
@@ -128,7 +128,7 @@ std::string describe(const TileShape& shape) {
   return concat(to_string(shape.family), " ", shape.queries, "x", shape.keys, " warps ", shape.warps, " row tiles ",
                 shape.row_tiles, " step ", shape.step, " part ", shape.part, " key step ", shape.key_step, " blocks ",
                 shape.blocks, " stages ", shape.stages, " key stages ", shape.key_stages, " teams ", shape.teams,
-                " splits ", shape.splits, " persistent blocks ", shape.persistent_blocks, " heads together ",
+                " splits ", shape.splits, " persistent CTAs ", shape.persistent_blocks, " heads together ",
                 shape.heads_together, shape.ordered ? " ordered" : "", shape.fused ? " fused" : "",
                 shape.dq_order == DqOrder::kLateFence        ? ", late fence"
                 : shape.dq_order == DqOrder::kEarlyAdditions ? ", early additions"

@@ -20,7 +20,7 @@
 #include "compiler/compiled_problem.hpp"
 #include "device/device_fixture.hpp"
 
-// What is timed of the attention kernels, and how, where SCOREMOD_DEVICE_TIMES is set.
+// The timed cases of the attention kernels, and the timing, if SCOREMOD_DEVICE_TIMES is set.
 
 namespace scoremod::backend::kernels {
 
@@ -57,7 +57,7 @@ AttentionProblem problem_of(const Timed& timed);
 /// Random tensors of one call on the device.
 class Call {
  public:
-  /// `inputs` of any of the timed problems, of which as much is taken as there is room for: operands are made here.
+  /// `inputs` of any of the timed problems; the call takes as much as it has room for. Operands are made here.
   Call(const AttentionProblem& problem, const ProblemInputs& inputs);
 
   ForwardTensors forward;
@@ -70,7 +70,7 @@ class Call {
   std::vector<void*> gradients_;
 };
 
-/// Of a timed problem, whose forward has not run. Those of one problem at a time are kept.
+/// The call of a timed problem, whose forward has not run. Calls of one problem at a time are kept.
 const Call& call_of(const Timed& timed, const AttentionProblem& problem);
 
 /// The operands whose gradients a backward writes beside dq, dk and dv.
@@ -80,7 +80,7 @@ TileShape hopper_backward_shape(const AttentionProblem& problem, std::span<const
 /// Compiled, or from the store.
 std::shared_ptr<LoadedModules> modules_of(const compiler::CompiledProblem& compiled, Direction direction,
                                           const TileShape& shape);
-/// A backward reads what the forward wrote.
+/// A backward reads the forward's outputs.
 void run_forward(const AttentionProblem& problem, const compiler::CompiledProblem& compiled, const Call& call);
 
 /// Whether plans are to be built alone, into the store, which several processes may do at once.

@@ -75,7 +75,7 @@ class GainsOfAttentionKernels : public test::OnDevice, public ::testing::WithPar
   }
 };
 
-/// Of a backward of this shape, whose operands' gradients are the same bits each time.
+/// Runs a backward of this shape, whose operand gradients must be the same bits each time.
 void expect_right(const OperandGradientCase& test, const compiler::CompiledProblem& compiled,
                   const std::vector<OperandTarget>& targets, const TileShape& shape) {
   const TileShape forward_shape = hopper_shapes(compiled.problem, Direction::kForward).front();

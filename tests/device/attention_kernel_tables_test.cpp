@@ -1,5 +1,5 @@
 // Gradients of tables, and of operands along queries and keys that batches or heads share, from tiles of scores on a
-// device, against the float64 oracle. Where SCOREMOD_DEVICE_TIMES is set, how long they take beside the pass of cuBLAS.
+// device, against the float64 oracle. If SCOREMOD_DEVICE_TIMES is set, also their times beside the pass of cuBLAS.
 
 #include <algorithm>
 #include <cstdio>
@@ -27,7 +27,7 @@ namespace {
 const OperandGradientCase kCases[] = {
     {"a table of keys", "table x: f32 rank 2\nvalue = score + x[kv_idx // 9, h]"},
     {"one entry", "table x: f32 rank 2\nvalue = score * x[0, 0]\nkeep = kv_idx <= q_idx"},
-    {"a table of differences",
+    {"a relative-position table",
      "table x: f32 rank 2\nvalue = score + x[kv_idx - q_idx + 20, h]",
      {2, 4, 2, 333, 290, 128},
      DType::kF16},

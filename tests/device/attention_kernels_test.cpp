@@ -10,10 +10,10 @@
 #include "backend/cuda/device.hpp"
 #include "backend/cuda/kernel_cache.hpp"
 #include "backend/cuda/own_stream.hpp"
-#include "backend/kernels/shared/device_fit.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/hopper/shapes.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
+#include "backend/kernels/shared/device_fit.hpp"
 #include "backend/kernels/shared/tiled_source.hpp"
 #include "backend/kernels/split_kv/shapes.hpp"
 #include "base/element.hpp"
@@ -29,7 +29,7 @@
 #include "problem/tensor_view.hpp"
 #include "runtime/call_tensors.hpp"
 #include "support/attention_kernels_cases.hpp"
-#include "support/copied_operand_cases.hpp"
+#include "support/loaded_bias_cases.hpp"
 #include "support/test_seed.hpp"
 #include "support/tiled_call.hpp"
 
@@ -62,7 +62,7 @@ class Plans {
   Plans(const compiler::CompiledProblem& compiled, Kernels kernels)
       : Plans(compiled, {shape_of(compiled.problem, Direction::kForward, kernels),
                          shape_of(compiled.problem, Direction::kBackward, kernels)}) {}
-  /// Of the forward, and of the backward.
+  /// Makes the forward and the backward.
   Plans(const compiler::CompiledProblem& compiled, const std::array<TileShape, 2>& shapes)
       : problem_(compiled.problem) {
     const auto& [forward, backward] = shapes;
@@ -72,15 +72,15 @@ class Plans {
       backward_ = backward_plan(test::attention_call(compiled, Direction::kBackward, backward),
                                 image(compiled, Direction::kBackward, backward));
     families_ = concat(to_string(forward.family), " and ", backward.fused ? "fused " : "", to_string(backward.family),
-                       backward.copied_operand ? " with a copied operand" : "");
+                       backward.copied_operand ? " with a TMA-loaded bias" : "");
   }
-  /// Of a forward alone.
+  /// Makes a forward alone.
   Plans(const compiler::CompiledProblem& compiled, const TileShape& forward)
       : problem_(compiled.problem),
         forward_(forward_plan(test::attention_call(compiled, Direction::kForward, forward),
                               image(compiled, Direction::kForward, forward))),
         families_(concat(to_string(forward.family), ", ", forward.queries, " rows, ", forward.splits, " splits, ",
-                         forward.persistent_blocks, " persistent blocks")) {}
+                         forward.persistent_blocks, " persistent CTAs")) {}
   const std::string& families() const { return families_; }
 
   checking::Subject subject() const {
@@ -174,7 +174,7 @@ void expect_same_bits(const std::array<Cut, 2>& cuts, AttentionProblem problem, 
   EXPECT_EQ(found[0], found[1]);
 }
 
-/// Of each case by all kernels, in turns.
+/// Runs each case by all kernels, in turns.
 class AttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {
  protected:
   static checking::CheckCase test_case() {
@@ -191,7 +191,7 @@ TEST_P(AttentionKernels, AreRightWithInfinitiesAndNan) {
 
 TEST_P(AttentionKernels, GiveTheSameBitsEachTime) {
   const checking::CheckCase test = test_case();
-  if (kernels() == Kernels::kFused) GTEST_SKIP() << "blocks of threads add to dq in no order";
+  if (kernels() == Kernels::kFused) GTEST_SKIP() << "CTAs add to dq in no fixed order";
   expect_same_bits(std::array{kernels(), kernels()}, test.problem, test.call);
 }
 
@@ -201,7 +201,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels,
 
 constexpr int kPortableShapes = 6;            ///< of few_query_shapes()
 constexpr int kShapes = kPortableShapes + 2;  ///< with those of hopper_few_query_shapes()
-/// Of each case in each shape, with as many splits as the device has, and with an odd number of them.
+/// Runs each case in each shape, with as many splits as the device has room for, and with an odd number of them.
 class FewQueryAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {
  protected:
   static checking::CheckCase test_case() {
@@ -218,7 +218,7 @@ class FewQueryAttentionKernels : public test::OnDevice, public ::testing::WithPa
   void SetUp() override {
     OnDevice::SetUp();
     if (IsSkipped() || GetParam() % kShapes < kPortableShapes) return;
-    // More rows than a tile has, and pages, are the planner's to refuse; what no box can be copied from is right too.
+    // The planner refuses more rows than a tile has, and pages. Tensors that TMA cannot load must be right too.
     const AttentionProblem problem = compiler::compile(test_case().problem).problem;
     if (problem.paged || cuda::current_compute_capability() != kHopperCapability) GTEST_SKIP() << "no Hopper kernels";
   }
@@ -239,7 +239,8 @@ TEST_P(FewQueryAttentionKernels, GiveTheSameBitsEachTime) {
 INSTANTIATE_TEST_SUITE_P(Cases, FewQueryAttentionKernels,
                          ::testing::Range(0, static_cast<int>(test::few_query_cases().size()) * kShapes));
 
-/// Of the forward of each case with few persistent blocks, and with as many as the device has multiprocessors.
+/// Runs the forward of each case by a persistent kernel, with few CTAs, and with as many as the device has
+/// multiprocessors.
 class PersistentAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {
  protected:
   static constexpr int kFewBlocks = 3;
@@ -279,7 +280,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, PersistentAttentionKernels,
 /// Forwards that copy tiles of an operand ahead.
 class CopyingAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<std::size_t> {
  protected:
-  static checking::CheckCase test_case() { return test::copied_operand_cases()[GetParam()]; }
+  static checking::CheckCase test_case() { return test::loaded_bias_cases()[GetParam()]; }
   static TileShape shape(const AttentionProblem& problem) {
     return copying_hopper_shape(problem, copied_operand(problem, Direction::kForward).value());
   }
@@ -298,13 +299,13 @@ TEST_P(CopyingAttentionKernels, AreRightAndGiveTheBitsOfReads) {
   expect_same_bits(std::array{copying, reading}, test.problem, test.call, poisoned);
 }
 INSTANTIATE_TEST_SUITE_P(Cases, CopyingAttentionKernels,
-                         ::testing::Range(std::size_t{0}, test::copied_operand_cases().size()));
+                         ::testing::Range(std::size_t{0}, test::loaded_bias_cases().size()));
 
 /// Fused backwards that do.
 class CopyingBackwardAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<std::size_t> {};
 
 TEST_P(CopyingBackwardAttentionKernels, AreRight) {
-  const checking::CheckCase test = test::copied_operand_backward_cases()[GetParam()];
+  const checking::CheckCase test = test::loaded_bias_backward_cases()[GetParam()];
   if (cuda::current_compute_capability() != kHopperCapability) GTEST_SKIP() << "no Hopper kernels";
   const AttentionProblem problem = compiler::compile(test.problem).problem;
   const std::array shapes{hopper_shapes(problem, Direction::kForward).front(),
@@ -313,13 +314,13 @@ TEST_P(CopyingBackwardAttentionKernels, AreRight) {
   expect_right(shapes, test, test::poisoned_inputs(test.problem, test.seed));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, CopyingBackwardAttentionKernels,
-                         ::testing::Range(std::size_t{0}, test::copied_operand_backward_cases().size()));
+                         ::testing::Range(std::size_t{0}, test::loaded_bias_backward_cases().size()));
 
-/// Nobody has checked what a call's operands hold on a device: numbers beyond everything must lead nowhere. What would
-/// be read or written elsewhere is seen by compute-sanitizer, or by a fault of the device.
+/// Operands in device memory are not validated, so numbers out of range must lead nowhere. compute-sanitizer, or a
+/// fault of the device, shows reads and writes outside.
 class AttentionKernelBounds : public test::OnDevice, public ::testing::WithParamInterface<int> {};
 
-TEST_P(AttentionKernelBounds, StayInsideTheirTensorsWhateverACallBinds) {
+TEST_P(AttentionKernelBounds, StayInsideTheirTensorsForAllRuntimeArguments) {
   for (const checking::CheckCase& test : test::attention_kernels_cases()) {
     if (!test.problem.tokens_q && !test.problem.tokens_kv && !test.problem.paged && !test.problem.lengths.kv) continue;
     AttentionProblem problem = test.problem;

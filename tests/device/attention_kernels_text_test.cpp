@@ -19,7 +19,7 @@
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/attention_kernels_cases.hpp"
-#include "support/copied_operand_cases.hpp"
+#include "support/loaded_bias_cases.hpp"
 #include "support/tiled_call.hpp"
 
 namespace scoremod::backend::kernels {
@@ -33,7 +33,7 @@ class AttentionKernelsText : public ::testing::Test {
     if (cuda::nvrtc_library().handle == nullptr) GTEST_SKIP() << "no NVRTC: " << cuda::nvrtc_library().reason;
   }
 
-  /// What ptxas says of a direction's kernels.
+  /// ptxas' report on a direction's kernels.
   static std::string report_of(const AttentionProblem& problem, Direction direction, int architecture) {
     return report_of(problem, direction, architecture, tile_shape(problem, direction));
   }
@@ -83,7 +83,7 @@ TEST_F(AttentionKernelsText, OfFieldsAndOperandsGradientsCompile) {
   EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
 }
 
-/// Of tables, and of what batches or heads share along queries and keys, on all architectures.
+/// Kernels for tables, and for operands that batches or heads share along queries and keys, on all architectures.
 TEST_F(AttentionKernelsText, OfTablesAndSharedElementsCompile) {
   AttentionProblem problem = test::zoo_problem("causal", 0, DType::kBF16).problem;
   problem.batch = 2;
@@ -109,7 +109,7 @@ TEST_F(AttentionKernelsText, OfTablesAndSharedElementsCompile) {
   }
 }
 
-/// What is written along queries and keys from the loop of dq, on all architectures.
+/// Kernels whose loop of dq writes gradients along queries and keys, on all architectures.
 TEST_F(AttentionKernelsText, OfGradientsAlongQueriesAndKeysCompile) {
   AttentionProblem problem = test::zoo_problem("causal", 0, DType::kBF16).problem;
   problem.seq_q = problem.seq_kv = 4096;
@@ -167,7 +167,7 @@ TEST_F(AttentionKernelsText, SpillsNextToNoRegisters) {
 
 class AttentionKernelsTextOfFloats : public AttentionKernelsText, public ::testing::WithParamInterface<int> {};
 
-/// Of float32 the last shape fits the shared memory of every device, and each compiles on some architecture.
+/// In float32 the last shape fits the shared memory of every device, and each compiles on some architecture.
 TEST_P(AttentionKernelsTextOfFloats, FitsAndCompiles) {
   constexpr std::size_t kSmallestSharedBytes = std::size_t{99} * 1024;
   AttentionProblem problem = test::zoo_problem("causal", 0, DType::kF32).problem;
@@ -183,7 +183,7 @@ TEST_P(AttentionKernelsTextOfFloats, FitsAndCompiles) {
     for (const TileShape& shape : shapes) {
       const int architecture = kArchitectures[number++ % kArchitectures.size()];
       const std::string report = report_of(problem, direction, architecture, shape);
-      // Where the best shape of a forward was timed.
+      // The best shape of a forward was timed on this architecture.
       if (architecture == 90 && direction == Direction::kForward) {
         EXPECT_LE(spilled_bytes(report), kHarmlessSpill);
       }
@@ -206,8 +206,8 @@ AttentionProblem decoding_problem(const char* entry, std::int64_t dim) {
   return problem;
 }
 
-/// Of every shape on some architecture, with the shared memory that its devices have.
-TEST_F(AttentionKernelsText, OfFewQueriesCompilesAndKeepsItsRegisters) {
+/// Every shape compiles on some architecture, with the shared memory that its devices have.
+TEST_F(AttentionKernelsText, OfDecodeCompilesAndKeepsItsRegisters) {
   std::size_t number = 0;
   for (const char* const entry : {"causal", "soft_cap", "documents"}) {
     for (const std::int64_t dim : {64, 128, 256}) {
@@ -226,7 +226,7 @@ TEST_F(AttentionKernelsText, OfFewQueriesCompilesAndKeepsItsRegisters) {
 }
 
 /// By warpgroups; of head dim 128 with all fields of the softmax too.
-TEST_F(AttentionKernelsText, OfHoppersFewQueriesCompilesAndKeepsItsRegisters) {
+TEST_F(AttentionKernelsText, OfHoppersDecodeCompilesAndKeepsItsRegisters) {
   for (const char* const entry : {"causal", "soft_cap", "documents"}) {
     for (const std::int64_t dim : {64, 128, 256}) {
       AttentionProblem problem = decoding_problem(entry, dim);
@@ -245,7 +245,7 @@ TEST_F(AttentionKernelsText, OfHoppersFewQueriesCompilesAndKeepsItsRegisters) {
   }
 }
 
-/// Of a zoo entry's problem at a usual size, of which there are Hopper kernels in both directions.
+/// A zoo entry's problem at a usual size, which has Hopper kernels in both directions.
 AttentionProblem hopper_problem(const char* entry, std::int64_t dim) {
   AttentionProblem problem = test::zoo_problem(entry, 0, dim == 64 ? DType::kF16 : DType::kBF16).problem;
   problem.seq_q = problem.seq_kv = 4096;
@@ -278,11 +278,11 @@ TEST_F(AttentionKernelsText, OfHopperKeepsItsRegistersAndRunsProductsBesideOther
 }
 
 /// With tiles of an operand copied ahead.
-TEST_F(AttentionKernelsText, OfCopiedOperandsKeepTheirRegistersAndRunProductsBesideOtherWork) {
+TEST_F(AttentionKernelsText, OfALoadedBiasKeepTheirRegistersAndRunProductsBesideOtherWork) {
   const std::string bias = "operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x";
-  for (const auto& test : {test::copied_operand_case(bias, 128),
-                           test::copied_operand_case(bias + "\nkeep = kv_idx <= q_idx", 128, DType::kBF16),
-                           test::copied_operand_case(bias, 64), test::copied_operand_case(bias, 256)}) {
+  for (const auto& test :
+       {test::loaded_bias_case(bias, 128), test::loaded_bias_case(bias + "\nkeep = kv_idx <= q_idx", 128, DType::kBF16),
+        test::loaded_bias_case(bias, 64), test::loaded_bias_case(bias, 256)}) {
     SCOPED_TRACE(concat(test.name, ", dim ", test.problem.dim_qk));
     const TileShape shape =
         copying_hopper_shape(test.problem, copied_operand(test.problem, Direction::kForward).value());
@@ -294,7 +294,7 @@ TEST_F(AttentionKernelsText, OfCopiedOperandsKeepTheirRegistersAndRunProductsBes
 }
 
 TEST_F(AttentionKernelsText, OfOperandsCopiedByAFusedBackwardKeepTheirRegistersAndRunProductsBesideOtherWork) {
-  for (const checking::CheckCase& test : test::copied_operand_backward_cases()) {
+  for (const checking::CheckCase& test : test::loaded_bias_backward_cases()) {
     SCOPED_TRACE(concat(test.name, ", dim ", test.problem.dim_qk));
     const TileShape shape =
         copying_fused_shape(test.problem, copied_operand(test.problem, Direction::kBackward).value());
@@ -306,7 +306,7 @@ TEST_F(AttentionKernelsText, OfOperandsCopiedByAFusedBackwardKeepTheirRegistersA
 }
 
 /// There are none of head dim 64, whose three groups have too few registers.
-TEST_F(AttentionKernelsText, OfPersistentBlocksKeepTheirRegistersAndRunProductsBesideOtherWork) {
+TEST_F(AttentionKernelsText, OfPersistentKernelsKeepTheirRegistersAndRunProductsBesideOtherWork) {
   struct Case {
     const char* entry;
     std::int64_t dim_qk, dim_v;
@@ -323,7 +323,7 @@ TEST_F(AttentionKernelsText, OfPersistentBlocksKeepTheirRegistersAndRunProductsB
   }
 }
 
-/// Where dq is made beside dk and dv.
+/// The fused backward, which accumulates dQ in the kernel of dk and dv.
 TEST_F(AttentionKernelsText, OfHopperFusedFitsAndRunsProductsBesideOtherWork) {
   constexpr std::size_t kSharedBytes = std::size_t{227} * 1024;
   struct Case {
@@ -346,7 +346,7 @@ TEST_F(AttentionKernelsText, OfHopperFusedFitsAndRunsProductsBesideOtherWork) {
   }
 }
 
-/// Of a backward's Hopper kernels with operands' gradients.
+/// Checks a backward's Hopper kernels with operand gradients.
 void expect_registers_suffice(const compiler::CompiledProblem& compiled, const std::vector<OperandTarget>& targets,
                               const TileShape& shape) {
   for (const std::string& module : render_modules(attention_source(compiled, Direction::kBackward, shape, targets))) {
@@ -368,7 +368,7 @@ TEST_F(AttentionKernelsText, OfHopperSumsOperandsGradientsInRegisters) {
   }
 }
 
-/// The same where dq is added up beside dk and dv. At head dim 64 products of slopes without a mask are serialized: two
+/// The fused backward, with operand gradients. At head dim 64 WGMMAs of slopes without a mask are serialized, so two
 /// kernels run there.
 TEST_F(AttentionKernelsText, OfHopperFusedSumsOperandsGradientsInRegisters) {
   struct Case {
@@ -387,7 +387,8 @@ TEST_F(AttentionKernelsText, OfHopperFusedSumsOperandsGradientsInRegisters) {
   }
 }
 
-/// Programs that ptxas had too few registers for before shared/settings.cuh said in what ways elements are computed.
+/// Programs that once needed more registers than ptxas had, before shared/settings.cuh chose how elements are
+/// computed.
 TEST_F(AttentionKernelsText, OfHopperFusedFitsWhateverTheProgramReads) {
   struct Case {
     const char* program;

@@ -1,4 +1,4 @@
-// Times of the attention kernels for the shapes that a tile may have, and for few queries.
+// Times of the attention kernels for the shapes that a tile may have, and for decode.
 
 #include <algorithm>
 #include <string>
@@ -70,7 +70,7 @@ std::vector<TimedShape> timed_shapes() {
   return all;
 }
 
-/// Few queries of grouped heads against caches of two sizes.
+/// Decode with grouped heads and caches of two sizes.
 constexpr Timed kDecoding[] = {
     {"one query", kPlain, {.batch = 16, .heads_q = 32, .heads_kv = 8, .seq_q = 1, .seq_kv = 8192}},
     {"four queries", kPlain, {.batch = 16, .heads_q = 32, .heads_kv = 8, .seq_q = 4, .seq_kv = 8192}},
@@ -82,7 +82,7 @@ constexpr Timed kDecoding[] = {
     {"sixteen queries, 32768", kPlain, {.batch = 4, .heads_q = 32, .heads_kv = 8, .seq_q = 16, .seq_kv = 32768}},
 };
 
-/// Those that are offered for its rows, and some that are not.
+/// The shapes that are offered for its rows, and some that are not.
 std::vector<TileShape> decoding_shapes(const Timed& timed) {
   struct Cut {
     int rows, row_tiles, keys, warps;
@@ -104,7 +104,7 @@ std::vector<TileShape> decoding_shapes(const Timed& timed) {
   for (const TileShape& shape : hopper_few_query_shapes(problem, device.multiprocessors)) shapes.push_back(shape);
   for (const GroupCut& cut : kGroupCuts) {
     shapes.push_back(hopper_few_query_shape(cut.keys, cut.teams, problem, device.multiprocessors));
-    // Where heads fill the device.
+    // Heads fill the device here.
     if (problem.batch * problem.heads_kv * 2 > device.multiprocessors) shapes.back().splits = 1;
   }
   return shapes;

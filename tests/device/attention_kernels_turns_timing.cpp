@@ -11,7 +11,7 @@
 namespace scoremod::backend::kernels {
 namespace {
 
-/// Of these, forwards with persistent blocks are timed beside those with a block for each tile of queries, in turns.
+/// The cases whose persistent forward is timed beside the one with a CTA for each tile of queries, in turns.
 constexpr const char* kPersistentTimed[] = {"full",
                                             "causal",
                                             "documents",
@@ -42,8 +42,8 @@ TEST_P(PersistentAttentionKernelTimes, OfACase) {
 INSTANTIATE_TEST_SUITE_P(Cases, PersistentAttentionKernelTimes,
                          ::testing::Range(0, static_cast<int>(std::size(kPersistentTimed))));
 
-/// Of these, kernels that copy tiles of an operand ahead are timed beside those that read each number, in turns; at
-/// head dim 64 no backward does.
+/// The cases whose kernels with a TMA-loaded bias are timed beside those that read each number, in turns. At head dim
+/// 64 no backward has one.
 constexpr const char* kCopiedTimed[] = {"bias", "bias, causal", "bias, head dim 64"};
 
 class CopyingAttentionKernelTimes : public AttentionKernelTimes {};
@@ -64,7 +64,7 @@ TEST_P(CopyingAttentionKernelTimes, OfACase) {
 INSTANTIATE_TEST_SUITE_P(Cases, CopyingAttentionKernelTimes,
                          ::testing::Range(0, static_cast<int>(std::size(kCopiedTimed))));
 
-/// Of these, both directions are timed with blocks that have heads' tiles in several orders, in turns.
+/// Both directions of these cases are timed with several orders of heads' tiles, in turns.
 constexpr const char* kDealtTimed[] = {"full",
                                        "causal",
                                        "causal, 16384",
@@ -100,7 +100,8 @@ TEST_P(TileOrderAttentionKernelTimes, OfACase) {
 INSTANTIATE_TEST_SUITE_P(Cases, TileOrderAttentionKernelTimes,
                          ::testing::Range(0, static_cast<int>(std::size(kDealtTimed))));
 
-/// Of these, backwards by two kernels are timed beside those that add dq up beside dk and dv, in turns.
+/// The cases whose backward by two kernels is timed beside the fused one, which accumulates dQ in the kernel of dk and
+/// dv, in turns.
 constexpr const char* kLearnedTimed[] = {"learned slopes, causal",
                                          "learned t5 buckets",
                                          "learned relative table",
@@ -129,7 +130,7 @@ TEST_P(LearnedAttentionKernelTimes, OfACase) {
 INSTANTIATE_TEST_SUITE_P(Cases, LearnedAttentionKernelTimes,
                          ::testing::Range(0, static_cast<int>(std::size(kLearnedTimed))));
 
-/// Of these, the orders in which a fused backward may add dq up, in turns.
+/// The cases for which a fused backward's orders of dQ accumulation are timed, in turns.
 constexpr const char* kOrdersTimed[] = {"full", "causal", "documents", "soft cap", "full, head dim 64"};
 
 class DqOrderAttentionKernelTimes : public AttentionKernelTimes {};

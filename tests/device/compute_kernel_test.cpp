@@ -45,7 +45,7 @@ std::vector<std::vector<std::byte>> run_on_device(const AttentionProblem& proble
   return values;
 }
 
-/// A node's value at every element of its tensor, in float32 (what i32 and bool must be) and in float64.
+/// A node's value at every element of its tensor, in float32 (which i32 and bool must equal) and in float64.
 template <class Real>
 class Oracle {
  public:
@@ -80,8 +80,8 @@ class Oracle {
   std::optional<reference::Interpreter<Real>> interpreter_;
 };
 
-/// Integers and booleans must be equal; floats as near to float64 as the host's float32 is, but for the last digits of
-/// each of the program's functions, which are not the host's.
+/// Integers and booleans must be equal. Floats must be as near to float64 as the host's float32 is, except the last
+/// digits of functions, which differ from the host's.
 void expect_right(const std::string& name, const AttentionProblem& problem, const Program& program,
                   const ProblemInputs& inputs, const IndexOffsets& offsets) {
   SCOPED_TRACE(name + "\n" + program.to_string());

@@ -156,7 +156,7 @@ std::string text_of(const std::vector<std::string>& notes) {
   return text;
 }
 
-/// As the axes of the bias, what follows it, and whether its rows have a gap between them.
+/// The axes of the bias, the text after it, and whether its rows have a gap between them.
 struct BiasCase {
   const char* axes;
   const char* keep;
@@ -229,7 +229,7 @@ TEST_F(CudnnBackend, ReplaysACapturedCallBitForBit) {
   cudaStream_t stream = nullptr;
   check_runtime(SCOREMOD_CUDART(cudaStreamCreate)(&stream), "cudaStreamCreate");
   replayed.forward.options.stream = stream;
-  attention.forward(replayed.forward, replayed.workspace);  // what a thread makes once must not be captured
+  attention.forward(replayed.forward, replayed.workspace);  // a thread's one-time setup must not be captured
   check_runtime(SCOREMOD_CUDART(cudaStreamSynchronize)(stream), "cudaStreamSynchronize");
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;

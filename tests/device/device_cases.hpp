@@ -11,14 +11,14 @@
 
 namespace scoremod::test {
 
-/// The problem of a ready-made modifier, at one of several shapes, chosen by number: grouped heads, odd lengths, more
-/// queries than keys and the reverse, one query, every layout. With a backward.
+/// The problem of a ready-made modifier, at one of several shapes, chosen by number. They have grouped heads, odd
+/// lengths, more queries than keys and the reverse, one query and every layout. With a backward.
 checking::CheckCase zoo_problem(const std::string& name, int shape, DType dtype);
 inline constexpr int kZooShapes = 4;
 
-/// Problems with an operand along one of all sets of axes (bit i of `axes`: axis i), read in a way whose adjoint needs
-/// the score and the operand: with grouped heads, more queries than keys, padded strides and, if `windowed`, a mask and
-/// index offsets.
+/// Problems with an operand along one of all sets of axes (bit i of `axes`: axis i). It is read in a way whose adjoint
+/// needs the score and the operand. They have grouped heads, more queries than keys, padded strides and, if `windowed`,
+/// a mask and index offsets.
 checking::CheckCase axes_problem(int axes, bool windowed);
 inline constexpr int kAxesProblems = 1 << kAxisCount;
 
@@ -26,8 +26,8 @@ inline constexpr int kAxesProblems = 1 << kAxisCount;
 checking::CheckCase long_problem(int number);
 inline constexpr int kLongProblems = 4;
 
-/// Problems with few queries or keys and rows of which one weight is nearly all: their gradients are small beside what
-/// o's rounding would make of them. One has keys beyond a block.
+/// Problems with few rows or keys, in which one weight of a row is nearly 1. Their gradients are small compared with
+/// the effect of o's rounding. One has keys beyond a block.
 checking::CheckCase few_rows_problem(int number);
 inline constexpr int kFewRowsProblems = 4;
 

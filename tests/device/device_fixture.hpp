@@ -23,7 +23,7 @@ class OnDevice : public ::testing::Test {
 /// A host buffer's copy on the device, between guard bands and as far from a multiple of 64 bytes as the buffer is.
 class DeviceCopy {
  public:
-  /// An input, or an output with what it holds.
+  /// An input, or an output with its contents.
   DeviceCopy(const void* data, std::size_t bytes);
   /// Scratch, full of NaN.
   explicit DeviceCopy(std::size_t bytes);
@@ -37,8 +37,8 @@ class DeviceCopy {
   backend::cuda::DeviceMemory memory_;
 };
 
-/// Appends a line of JSON for each output to the file that SCOREMOD_DEVICE_RESULTS names, if it is set, and fails the
-/// test for each that is above its tolerance. Outputs whose name does not begin with `prefix` are left out.
+/// Appends a line of JSON for each output to the file SCOREMOD_DEVICE_RESULTS, if it is set. It fails the test for each
+/// output above its tolerance. Outputs whose name does not begin with `prefix` are left out.
 void record(const std::string& test_case, const std::string& kind, const CheckReport& report,
             const std::string& prefix);
 /// Appends a line of JSON, an object, to that file.

@@ -78,7 +78,7 @@ TEST_F(GeneratedKernels, OfANewerArchitectureThanNvrtcKnowsArePtx) {
   EXPECT_NE(image.find(".version"), std::string::npos);
 }
 
-/// Where there is a driver NVRTC finds what it has compiled before in the driver's cache, and ptxas says nothing of it.
+/// With a driver NVRTC may find the kernels in the driver's cache, and then has no report of ptxas.
 TEST_F(GeneratedKernels, AreReportedOnHoweverOftenTheyAreCompiled) {
   for (int i = 0; i < 3; ++i) {
     std::string report;

@@ -11,7 +11,7 @@
 #include "compiler/compiled_problem.hpp"
 #include "device/attention_kernel_calls.hpp"
 
-// What tests of operands' gradients by the attention kernels run on a device.
+// The part of tests of operand gradients that runs the attention kernels on a device.
 
 namespace scoremod::backend::kernels {
 
@@ -28,8 +28,8 @@ struct OperandGradientCase {
 
 AttentionProblem problem_of(const OperandGradientCase& test);
 
-/// Holds the forward and the backward to the oracle. `gradients` writes operands' gradients, twice in each call, with
-/// the same bits, and all else too where there is no `attention`. Records it as `what`.
+/// Compares the forward and the backward with the oracle. `gradients` writes operand gradients, twice in each call,
+/// with the same bits. Without `attention` it writes all outputs. Records it as `what`.
 void expect_right_and_same_bits(const OperandGradientCase& test, const compiler::CompiledProblem& compiled,
                                 const Backend& backend, const ForwardPlan& forward, const BackwardPlan* attention,
                                 const BackwardPlan& gradients, const std::string& what);

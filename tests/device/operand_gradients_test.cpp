@@ -43,7 +43,7 @@ class Stream {
   cudaStream_t get() const { return stream_; }
   void wait() const { check_runtime(SCOREMOD_CUDART(cudaStreamSynchronize)(stream_), "cudaStreamSynchronize"); }
 
-  /// Captures what `enqueue` enqueues and runs it `times` times.
+  /// Captures the work of `enqueue` and runs it `times` times.
   template <class Enqueue>
   void replay(int times, const Enqueue& enqueue) const {
     cudaGraph_t graph = nullptr;
@@ -228,7 +228,8 @@ TEST_P(FewRowsGradients, AreRight) {
 }
 INSTANTIATE_TEST_SUITE_P(Problems, FewRowsGradients, ::testing::Range(0, test::kFewRowsProblems));
 
-/// Of random problems. Another seed than RandomGradients', which holds them to the check's own band.
+/// Trials of random problems. Their seed differs from RandomGradients', which compares them within the check's own
+/// band.
 class TrialsOfGradients : public OperandGradientsOnDevice {};
 
 TEST_P(TrialsOfGradients, FindThePassRight) {

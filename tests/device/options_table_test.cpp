@@ -1,5 +1,5 @@
-// The cells of docs/options.md that only a device decides: every option and pair of options with every kind of modifier
-// on each engine that has no objection. tools/device/options.sh runs it and keeps what it found.
+// The cells of docs/options.md that only a device decides. They are every option and pair of options with every kind of
+// modifier on each backend that has no objection. tools/device/options.sh runs it and keeps the results.
 
 #include <algorithm>
 #include <atomic>
@@ -42,8 +42,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// What the record has of cells as they are today: the commit of each one's last run. What went wrong counts as not
-/// run.
+/// The record's cells as they are today: the commit of each one's last run. A wrong result counts as not run.
 std::map<std::string, std::string> recorded_commits() {
   std::map<std::string, std::string> commits;
   std::ifstream file(variable("SCOREMOD_OPTIONS_RECORD"));
@@ -55,8 +54,8 @@ std::map<std::string, std::string> recorded_commits() {
   return commits;
 }
 
-/// This process's share of the cells that the record has not of this commit, those that never ran first; in a new order
-/// each time, so that runs that end early fill the table together.
+/// This process's share of the cells that the record lacks for this commit, those that never ran first. The order is
+/// new each time, so that runs that end early fill the table together.
 std::vector<Cell> cells() {
   std::vector<Cell> never, before;
   const std::map<std::string, std::string> commits = recorded_commits();
@@ -95,7 +94,7 @@ std::string ids_of(const std::vector<UnsupportedReason>& reasons) {
   return ids;
 }
 
-/// What the page says of the cell; a failure beside it where it is wrong.
+/// Runs the cell and returns its entry of the page, with a failure beside it if it is wrong.
 std::pair<std::string, std::string> run(const Cell& cell, const checking::CheckCase& made) {
   CheckOptions options;
   options.compile.backend = cell.backend;
@@ -155,7 +154,7 @@ TEST_F(DeviceOptions, Run) {
   work();
   threads.clear();
   // While cuDNN makes a plan in one thread, it may capture a stream, and then forbids others the default stream, which
-  // checks use: what failed so is run once more, alone.
+  // checks use. Cells that failed so run once more, alone.
   for (const Cell& cell : again) {
     const checking::CheckCase made = test::option_case(cell.option, cell.modifier);
     std::printf("run again: %s: %s, %s\n", cell.backend.c_str(), cell.option.name.c_str(), cell.modifier.title.c_str());

@@ -1,5 +1,5 @@
-// What the compiler makes of the programs in golden/passes/*.txt, step by step, as text. Each file is an input and the
-// expected text after each step that changes it; SCOREMOD_UPDATE_GOLDEN=1 writes what is found into the files.
+// The compiler's steps on the programs in golden/passes/*.txt, as text. Each file is an input and the expected text
+// after each step that changes it; SCOREMOD_UPDATE_GOLDEN=1 updates the files.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -64,7 +64,7 @@ std::string describe(const masks::MaskClass& mask) {
   return text + "\n";
 }
 
-/// The golden text for an input: what stands before it in the file, the input, and what each step makes of it.
+/// The golden text for an input: the file's text before it, the input, and the program after each step.
 std::string found_for(const std::string& golden) {
   const std::string input = input_of(golden);
   std::string text = golden.substr(0, golden.find(kInputHeading)) + kInputHeading + input;

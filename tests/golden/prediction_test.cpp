@@ -1,4 +1,4 @@
-// Predicted times of the GPU benchmark's cases beside what an H200 took.
+// Predicted times of the GPU benchmark's cases beside an H200's measured ones.
 
 #include <algorithm>
 #include <cmath>
@@ -41,7 +41,8 @@ AttentionProblem problem_of(const Json& entry, Direction direction) {
   return problem;
 }
 
-/// As the planner puts a call together: attention with what it can write itself, and a pass for the other operands.
+/// The planner's combination for a call: attention with the gradients that it can write itself, and a pass for the
+/// other operands.
 Json predicted(const AttentionProblem& problem, Direction direction, const backend::DeviceRates& rates) {
   const compiler::CompiledProblem compiled = compiler::compile(problem, {});
   const auto table = cudnn::shipped_pattern_table("sm_90", "9.19.0", cudnn::RowClass::kManyRows);

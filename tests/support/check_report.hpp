@@ -6,7 +6,7 @@
 
 namespace scoremod::test {
 
-/// A report as text for a failing test: every output's errors and tolerances, and what is wrong.
+/// A report as text for a failing test: every output's errors and tolerances, and the faults.
 std::string describe(const CheckReport& report);
 
 /// Fails with each thing that a report says is wrong.

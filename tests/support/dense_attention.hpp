@@ -17,7 +17,7 @@ struct DenseModifier {
                                                                                       Index) { return 1.0; };
   /// The sink of a head; empty without one.
   std::function<double(Index h)> sink = {};
-  /// What dropout multiplies a weight by where it goes into the output; empty without dropout.
+  /// The dropout factor of a weight in the output; empty without dropout.
   std::function<double(Index b, Index h, Index q, Index kv)> share = {};
   std::function<bool(Index b, Index h, Index q, Index kv)> keep = [](Index, Index, Index, Index) { return true; };
 };

@@ -19,7 +19,7 @@ using backend::Direction;
 /// As a float32 nearly the largest one, as a count more than there is of anything.
 constexpr std::byte kLeftByAnother{0x7f};
 
-/// The host's memory as a device's: before its kernels nobody reads what lies there.
+/// The host's memory as a device's: nobody reads it before the kernels.
 class UnreadMemory final : public backend::MemorySpace {
  public:
   MemoryKind kind() const override { return MemoryKind::kCuda; }

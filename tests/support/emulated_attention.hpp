@@ -21,15 +21,15 @@ struct EmulatedFaults {
   bool planted() const { return !forward.first.empty() || !backward.first.empty(); }
 };
 
-/// What the attention kernels of a problem's directions compute on a host, against the float64 oracle, in a workspace
-/// that holds what another call left. Blocks, warps and copies run in an order of test_seed()'s, or in the same one
-/// each time where a fault is planted, which may show in some alone.
+/// Runs the attention kernels of a problem's directions on a host, against the float64 oracle, in a workspace with
+/// another call's contents. CTAs, warps and copies run in an order by test_seed(). With a planted fault, which may show
+/// in some orders alone, the order is fixed.
 CheckReport check_emulated(const checking::CheckCase& test, const ProblemInputs& inputs, const ShapeOf& shape_of,
                            const EmulatedFaults& faults = {});
 
-/// The bits of O, LSE and the largest score of a forward in this shape, of each of some inputs; `seed` is that of the
-/// order in which blocks, warps and copies run. A call runs `times`, as a graph repeats it: with the same arguments.
-/// Operands may hold what calls on a host refuse.
+/// The bits of O, LSE and the largest score of a forward in this shape, for each of some inputs. `seed` is that of the
+/// order in which CTAs, warps and copies run. A call runs `times` with unchanged arguments, as in a graph. Operands may
+/// hold values that calls on a host refuse.
 std::vector<std::uint64_t> emulated_forward_bits(const checking::CheckCase& test,
                                                  const std::vector<ProblemInputs>& inputs,
                                                  const backend::kernels::TileShape& shape, unsigned seed, int times = 1,

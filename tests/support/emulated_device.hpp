@@ -29,7 +29,7 @@ class EmulatedLaunches {
                    const Fault& another_fault = {});
 
   void run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const;
-  /// What a plan does once: gives the kernels their tiles' states, where these are the same in every call.
+  /// A plan's one-time setup: gives the kernels their block mask, if it is the same in every call.
   void find_states(backend::kernels::KernelCall& kernels) {
     if (kernels.launches_once().empty()) return;
     states_.resize(kernels.bytes_once());
@@ -47,11 +47,11 @@ class EmulatedLaunches {
   std::vector<unsigned char> states_;
 };
 
-/// One direction's attention kernels on the host, thread by thread: what they compute, and that they meet, wait and
-/// stay within their memory as they must on a device. Shared memory that was not written is NaN.
+/// One direction's attention kernels on the host, thread by thread. It checks their results, and that they synchronize,
+/// wait and stay within their memory as on a device. Shared memory that was not written is NaN.
 class EmulatedKernels {
  public:
-  /// `fault`, if it is given, is a piece of the kernels' text and what to put in its place.
+  /// `fault`, if it is given, is a piece of the kernels' text and its replacement.
   EmulatedKernels(const compiler::CompiledProblem& problem, backend::Direction direction,
                   const backend::kernels::TileShape& shape, const EmulatedLaunches::Fault& fault = {},
                   const EmulatedLaunches::Fault& another_fault = {});
@@ -68,7 +68,7 @@ class EmulatedKernels {
   EmulatedLaunches launches_;
 };
 
-/// The same of the kernels of operands' gradients.
+/// The kernels of operand gradients.
 class EmulatedOperandKernels {
  public:
   EmulatedOperandKernels(const compiler::CompiledProblem& problem,

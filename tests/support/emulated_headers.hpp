@@ -1,5 +1,4 @@
-// What the texts of emulated kernels include, in front of each of them: GCC has it compiled once
-// (tests/CMakeLists.txt).
+// The headers of emulated kernels' texts: GCC compiles them once (tests/CMakeLists.txt).
 #pragma once
 
 #include <algorithm>

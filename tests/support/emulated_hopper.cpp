@@ -32,10 +32,10 @@ void write_emulated_maps(const AttentionProblem& problem, ArgumentBytes& argumen
   }
 }
 
-// Copies of boxes are made at any time between the asking and the end of their barrier's phase: at once, or when
-// nothing else can go on. Products read shared memory and registers, and write their sums, when a thread waits for
-// them, which is the latest that a device may; until then the sums are another number. It is finite, because kernels
-// sum once more what is not.
+// TMA loads complete at any time between their issue and the end of their barrier's phase: at once, or when nothing
+// else can go on. WGMMAs read shared memory and registers, and write their accumulators, only when a thread waits for
+// them, the latest time that a device allows. Until then the accumulators hold another number. It is finite, because
+// kernels recompute results that are not.
 std::string_view emulated_hopper_primitives() {
   return R"text(
 #include <deque>

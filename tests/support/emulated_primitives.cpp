@@ -2,10 +2,10 @@
 
 namespace scoremod::test {
 
-// Each thread of a block is a context of its own that runs until it has to meet others. Where it does, it waits for the
-// other 31 of its warp, or for the block, as the device does; what the threads of a warp meet for must be the same.
-// Warps run one after the other, in another order each time, and copies to shared memory are made as late as
-// they may be, so that a barrier or a wait that is missing shows.
+// Each thread of a CTA is a context of its own that runs until it synchronizes with others. It then waits for the other
+// 31 of its warp, or for the CTA, as the device does. All threads of a warp must wait for one thing. Warps run one
+// after the other, in another order each time. Copies to shared memory are made as late as possible, so that a missing
+// barrier or wait shows.
 std::string_view emulated_primitives() {
   return R"(
 #include <stdint.h>
@@ -44,8 +44,7 @@ struct Team { int arrived, generation; };
 static std::vector<Team> teams;
 struct Meeting { int arrived, generation; bool any, result; };
 static Meeting meetings[16];  // by their numbers
-// What goes on beside the threads, where there is such: before a block, between turns (true if something happened), and
-// after the block.
+// Work beside the threads, if there is any: before a block, between turns (true if something happened), and after it.
 static void (*begin_block)(size_t shared_bytes);
 static bool (*go_on)(bool all_wait, unsigned random);
 static void (*end_block)();
@@ -107,7 +106,7 @@ inline bool meet_at(int number, int count, bool condition = false) {
   while (meetings[number].generation == now) give_way();
   return meetings[number].result;
 }
-// Of the block's threads but producers.
+// Synchronizes the block's threads except producers.
 inline bool block_meet(bool condition) {
   return kProducers == 0 ? meet_at(0, (int)threads.size(), condition) : meet_at(1, kWarps * 32, condition);
 }

@@ -6,8 +6,8 @@
 
 namespace scoremod::test {
 
-/// A subject that runs the reference backend's plans for `compiled`, which need not be the problem that is checked: a
-/// program or derivative replaced in it is a planted fault.
+/// A subject that runs the reference backend's plans for `compiled`, which need not be the checked problem. A program
+/// or derivative replaced in it is a planted fault.
 checking::Subject reference_subject(const compiler::CompiledProblem& compiled);
 
 /// The subject with something done to the outputs after it has run.

@@ -13,7 +13,7 @@
 namespace scoremod::test {
 namespace {
 
-/// A derivative holds constants such as ln 2 as f32, which a float64 evaluation sees; a chain of a few of them is off
+/// A derivative holds constants such as ln 2 as f32, which a float64 evaluation sees. A chain of a few of them is off
 /// by this much of the largest value that it passes through.
 constexpr double kConstantRounding = 4 * 0x1p-24;
 /// Differences of values beyond this say more about cancellation than about the derivative.
@@ -85,8 +85,8 @@ Difference ridders(const std::function<double(double)>& f, double x) {
   return best;
 }
 
-/// True when one-sided differences at a small step agree with the extrapolated one: there is no kink or jump at x, nor
-/// did the long steps of the extrapolation leap over some.
+/// True when one-sided differences at a small step agree with the extrapolated one. Then there is no kink or jump at x,
+/// nor did the long steps of the extrapolation leap over some.
 bool smooth_at(const std::function<double(double)>& f, double x, const Difference& difference) {
   const double step = 1e-5 * std::max(1.0, std::abs(x));
   const double right = (f(x + step) - f(x)) / step;

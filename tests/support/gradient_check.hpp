@@ -24,7 +24,7 @@ struct GradientPoint {
 /// A point with scores and operand entries from [low, high] and indices below 12.
 GradientPoint random_point(const Program& program, std::mt19937& random, double low, double high);
 
-/// What became of one comparison of a derivative with finite differences.
+/// The result of one comparison of a derivative with finite differences.
 struct GradientReport {
   int compared = 0;      ///< partial derivatives held against a finite difference
   int skipped = 0;       ///< where finite differences do not converge: beside kinks, jumps and poles

@@ -12,8 +12,7 @@ namespace scoremod::test {
 
 namespace {
 
-/// Beside the text, so that the text names them the same wherever they are: ccache finds an object by what it was made
-/// of.
+/// Links them beside the text, so that the text names them alike everywhere: ccache finds an object by its sources.
 void link_headers(const std::filesystem::path& header, const std::filesystem::path& folder) {
   for (const char* const end : {"", ".gch", ".gch.sum"}) {
     const std::filesystem::path file = header.string() + end;

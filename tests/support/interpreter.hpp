@@ -11,7 +11,7 @@
 
 namespace scoremod::test {
 
-/// What a program's leaves read at one element.
+/// The values of a program's leaves at one element.
 template <class Real>
 struct Element {
   Real score = 0;

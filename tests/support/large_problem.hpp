@@ -6,8 +6,8 @@
 
 namespace scoremod::test {
 
-/// The program in a problem of a model's sizes, which are all different: batch 8, heads 32 and 4, lengths 4096 and
-/// 8192, dims 192 and 128; bf16, with backward. Operands are dense f32 or i32, tables have 64 along every dimension.
+/// The program in a problem with a model's sizes, all different, bf16 and with backward: batch 8, heads 32 and 4,
+/// lengths 4096 and 8192, dims 192 and 128. Operands are dense f32 or i32, tables have 64 along every dimension.
 AttentionProblem large_problem(const std::string& program);
 
 }  // namespace scoremod::test

@@ -21,7 +21,7 @@ bool equal(Type type, const ir::Scalar<float>& x, const ir::Scalar<float>& y) {
   return type == Type::kF32 ? x.f == y.f : type == Type::kI32 ? x.i == y.i : x.b == y.b;
 }
 
-/// What the kind of a term promises, from its fields alone.
+/// The meaning of a term by its kind and fields alone.
 bool promised(const MaskTerm& term, const Program& program, const Values& values, const Element4& at) {
   const std::int64_t bound = term.bound.offset + (term.bound.node == kNoNode ? 0 : values[term.bound.node].i);
   switch (term.kind) {

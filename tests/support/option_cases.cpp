@@ -48,8 +48,8 @@ std::vector<Option> single_options() {
           {"float8", [](AttentionProblem& p) { p.dtype = DType::kE4M3; }}};
 }
 
-/// Whether two options may stand together: one sink, and one way to bind dropout's keys; keys are ragged or paged; what
-/// is paged has no gradients, and ragged tensors lie in one way.
+/// Whether two options may be combined. There is one sink and one way to pass dropout's keys. Keys are varlen or paged;
+/// paged ones have no gradients, and varlen tensors have one layout.
 bool are_compatible(const std::string& first, const std::string& second) {
   for (const char* kind : {"sink", "dropout"}) {
     if (first.starts_with(kind) && second.starts_with(kind)) return false;

@@ -10,7 +10,7 @@
 
 namespace scoremod::test {
 
-/// One option of a problem, or two that may stand together: what they set.
+/// One option of a problem, or two that may be combined: the fields that they set.
 struct Option {
   std::string name;
   std::function<void(AttentionProblem&)> set;
@@ -27,7 +27,7 @@ std::vector<Modifier> modifiers();
 
 checking::CheckCase option_case(const Option& option, const Modifier& modifier);
 
-/// What a cell's number depends on beside the code that runs it: a hash of the problem and its call.
+/// A hash of a cell's problem and call: with the code that runs it, they determine its number.
 std::string fingerprint(const checking::CheckCase& made);
 
 /// "0.12 / 0.34": the largest error over its tolerance of the forward's outputs, then of the backward's, where there is

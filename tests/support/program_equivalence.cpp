@@ -35,7 +35,7 @@ constexpr std::array kSpecialFloats{0.0f,
 constexpr std::array kSpecialInts{
     0, 1, -1, 2, -2, 3, 7, 16777217, 1 << 30, IntLimits::max(), IntLimits::min(), -IntLimits::max()};
 
-/// Leaf values as a function of what is read, so that two programs read the same.
+/// Leaf values as a function of the leaf, so that two programs read equal values.
 class Leaves {
  public:
   explicit Leaves(std::uint64_t seed) : seed_(seed) {}
@@ -56,7 +56,7 @@ class Leaves {
  private:
   bool special() const { return seed_ % 2 == 1; }
 
-  /// Random bits that depend on the seed and on what is read (splitmix64: Steele, Lea and Flood, OOPSLA 2014).
+  /// Random bits that depend on the seed and on the leaf (splitmix64: Steele, Lea and Flood, OOPSLA 2014).
   std::uint64_t mix(std::uint64_t what) const {
     std::uint64_t x = (seed_ + 1) * 0x9e3779b97f4a7c15ull ^ what * 0xd1342543de82ef95ull;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;

@@ -7,10 +7,10 @@
 
 namespace scoremod::test {
 
-/// Evaluates two programs with the same operands in float32 at one element, whose leaves are drawn from `seed`: for
-/// about half of the seeds from special values (signed zeros, infinities, NaN, subnormals, the ends of i32), else from
-/// ordinary ones. Returns what differs among the roots, bit for bit but for NaN, or nothing. An operand adjoint is
-/// compared with the indices that it goes to.
+/// Evaluates two programs with equal operands in float32 at one element, whose leaves are drawn from `seed`. About half
+/// of the seeds give special values (signed zeros, infinities, NaN, subnormals, the ends of i32), others ordinary ones.
+/// Returns the differences among the roots, bit for bit except NaN, or nothing. An operand adjoint is compared with the
+/// indices that it goes to.
 std::string difference(const Program& expected, const Program& found, std::uint64_t seed);
 
 /// The first difference over seeds 0 to `count` - 1, with both programs' texts; nothing when there is none.

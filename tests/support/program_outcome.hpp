@@ -28,7 +28,7 @@ struct Outcome {
   bool keep = true;
 };
 
-/// What a program makes of one element, in float64. An index outside a broadcast operand is a test's mistake and throws
+/// Evaluates a program at one element, in float64. An index outside a broadcast operand is a test's mistake and throws
 /// std::out_of_range; a gather clamps.
 Outcome outcome(const Program& program, const Position& position, const OperandValues& operands = {});
 

@@ -29,7 +29,7 @@ using problem::TensorRole;
 constexpr std::int64_t kStep = 16, kLanes = 32;
 constexpr float kLog2E = std::numbers::log2e_v<float>;
 
-/// To the next float towards zero of what float64 has.
+/// Truncates a float64 to the next float towards zero.
 float cut_off(double x) {
   const auto rounded = static_cast<float>(x);
   return std::abs(static_cast<double>(rounded)) > std::abs(x) ? std::nextafter(rounded, 0.0F) : rounded;
@@ -144,7 +144,7 @@ class Evaluation {
     if (std::abs(lse) > rounding_.largest_read_lse && p_.sink == Sink::kNone && !p_.given_deltas) weigh_by_maximum();
   }
 
-  /// Of an LSE that float32 rounds by more than weights can bear.
+  /// For an LSE that float32 rounds by more than weights can bear.
   void weigh_by_maximum() {
     float maximum = -std::numeric_limits<float>::infinity(), sum = 0;
     for (const Key& key : keys_)
@@ -176,7 +176,7 @@ class Evaluation {
     d_operands[sink][static_cast<std::size_t>(h)] -= weight * delta;
   }
 
-  /// Of the evaluated key: adds the operands', and returns the score's.
+  /// Adds the operands' adjoints of the evaluated key, and returns the score's.
   float add_adjoints() {
     float adjoint = 0;
     for (const Root& root : derivative_program_.roots()) {

@@ -9,7 +9,7 @@
 
 namespace scoremod::test {
 
-/// What the kernels of one engine round otherwise than those of another, all of them right.
+/// Roundings by which the kernels of one backend differ from another's; all are right.
 struct KernelRounding {
   /// A row's delta is the mean of its weights' gradients in float32 in place of the rounded o's; not beside a sink.
   bool delta_of_weights = false;
@@ -28,10 +28,10 @@ enum class KernelFault {
   kHalfADeltaOfOneKey,  ///< it is half as large there
 };
 
-/// A backward in float32 as kernels on a GPU make it, on the host: products in steps of 16 along the head dims, weights
-/// from the LSE as base-2 exponentials, deltas by lanes of 32 from the o that is given, weights and gradients of scores
-/// rounded to the dtype for their products. It stands apart from the plain evaluation that trials take their tolerance
-/// from. Of problems without tensors of eight bits.
+/// A backward in float32 with the roundings of GPU kernels, on the host. Products are in steps of 16 along the head
+/// dims, and weights are base-2 exponentials from the LSE. Deltas are summed by lanes of 32 from the given o, and
+/// weights and gradients of scores are rounded to the dtype for MMA. It is independent of the plain evaluation that
+/// trials take their tolerance from. Not for FP8 problems.
 class RoundedBackward final : public backend::BackwardPlan {
  public:
   RoundedBackward(const compiler::CompiledProblem& compiled, const KernelRounding& rounding,

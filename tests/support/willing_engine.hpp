@@ -6,7 +6,7 @@
 
 namespace scoremod::test {
 
-/// An engine that has nothing against any problem.
+/// A backend that has nothing against any problem.
 class WillingEngine : public backend::Backend {
  public:
   std::vector<UnsupportedReason> objections(const compiler::CompiledProblem&, const backend::Task&,

@@ -1,7 +1,8 @@
-// Asks a device which calls of CUDA disturb, or wait for, what other threads do on it: the facts behind src/backend/cuda/own_stream.hpp.
-//   nvcc -arch=sm_90 -o capture_probe capture_probe.cu -lcuda -lcublas -lcudnn && ./capture_probe
-// For each call: whether it succeeds while another thread captures graphs, how many of these captures it breaks, and how long it
-// takes while a kernel of 200 ms runs on a stream that is none of the caller's.
+// Asks a device which CUDA calls disturb, or wait for, other threads' work on it: the facts behind
+// src/backend/cuda/own_stream.hpp. nvcc -arch=sm_90 -o capture_probe capture_probe.cu -lcuda -lcublas -lcudnn &&
+// ./capture_probe. For each call it reports whether the call succeeds while another thread captures graphs, and how
+// many of these captures it breaks. It also reports how long the call takes while a kernel of 200 ms runs on a stream
+// of another caller.
 #include <cublas_v2.h>
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -222,7 +223,7 @@ struct Image {
   CUfunction function = nullptr;
 };
 
-// Shows what unloading does to a kernel of the image that still runs, and to other threads' launches.
+// Shows how unloading affects a kernel of the image that still runs, and other threads' launches.
 void report_unloading(cudaStream_t busy) {
   cudaStream_t other;
   cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
@@ -321,7 +322,7 @@ int main() {
   std::printf("%s, driver API %d, runtime %d, cuDNN %zu\n", properties.name, driver, runtime, cudnnGetVersion());
   const auto all = calls();
   for (const Call& each : all) {
-    const std::string status = each.call();  // loads what is loaded once
+    const std::string status = each.call();  // one-time loading
     if (!status.empty()) std::printf("alone, first: %s: %s\n", each.name.c_str(), status.c_str());
   }
   cudaStream_t busy;

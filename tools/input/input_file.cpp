@@ -10,8 +10,8 @@
 namespace scoremod::input {
 namespace {
 
-/// The first byte of a pipe that was opened without waiting: what is there already, nothing when a writer has yet to
-/// write it.
+/// The first byte of a pipe that was opened without waiting, if it is available; nothing if a writer has yet to write
+/// it.
 struct PipeStart {
   bool has_writer = true;
   std::optional<unsigned char> byte;

@@ -8,8 +8,8 @@
 
 namespace scoremod::input {
 
-/// Holds the text of an option to an integer from `low` to `high`. (What CLI11's own checks say names the range of
-/// a double.)
+/// Checks that the text of an option is an integer from `low` to `high`. (CLI11's own messages name the range of a
+/// double.)
 CLI::Validator integer_range(std::int64_t low, std::uint64_t high = std::numeric_limits<int>::max());
 
 /// The option --threads.

@@ -8,7 +8,7 @@
 
 namespace scoremod::input {
 
-/// What the header of a .npy file says.
+/// The header of a .npy file.
 struct NpyHeader {
   std::string descr;  ///< the type: "<f4", "|b1", ...
   bool fortran_order = false;

@@ -60,7 +60,7 @@ bool is_replaceable(const fs::path& path) {
 
 void fill(File& file, const fs::path& path, std::initializer_list<std::span<const std::byte>> parts) {
   for (const std::span<const std::byte> part : parts) {
-    // What is empty may have no address, which fwrite() does not take.
+    // An empty part may have no address, which fwrite() does not take.
     if (!part.empty() && std::fwrite(part.data(), 1, part.size(), file.get()) != part.size())
       refuse(path, std::strerror(errno));
   }

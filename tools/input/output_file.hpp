@@ -11,18 +11,17 @@
 
 namespace scoremod::input {
 
-/// Writes a file made of these parts, by way of a temporary one beside it, so that no half-written file is ever there
-/// and what was there stays where this fails. What is there and is no regular file of this name (a device, a pipe, a
-/// link) is written to, and never replaced. Throws Error(kEnvironment).
+/// Writes a file made of these parts, by way of a temporary one beside it. So no half-written file is ever there, and a
+/// failure leaves the old file. A path that is no regular file (a device, a pipe, a link) is written to, and never
+/// replaced. Throws Error(kEnvironment).
 void write_file(const std::filesystem::path& path, std::initializer_list<std::span<const std::byte>> parts);
 void write_file(const std::filesystem::path& path, std::string_view text);
 
-/// Throws Error(kEnvironment) where write_file() would fail, as far as that can be known before time is spent on what
-/// goes into the file. Leaves everything as it is.
+/// Throws Error(kEnvironment) if write_file() would fail, as far as that can be known before the file's contents are
+/// computed. Changes nothing.
 void expect_writable(const std::filesystem::path& path);
 
-/// The option --out. Its name may not be empty, which is what a variable that is not set leaves of one. `what` it
-/// names: "file" or "folder".
+/// The option --out. Its name may not be empty, as a variable that is not set is. `what` it names: "file" or "folder".
 CLI::Option* add_out(CLI::App& app, std::string& out, const std::string& what, const std::string& help);
 
 }  // namespace scoremod::input

@@ -55,8 +55,8 @@ void add_selection(CLI::App& command, CompileOptions& options, const std::string
               throw CLI::ValidationError("--new-sizes", why);
             }
           },
-          "Where the fastest plan has to be built first: wait for it, or serve what is at hand meanwhile; what "
-          "SCOREMOD_NEW_SIZES says if left out, or wait")
+          "If the fastest plan has to be built first: wait for it, or serve with a plan that is ready meanwhile; if "
+          "left out, as SCOREMOD_NEW_SIZES says, or wait")
       ->option_text("wait|serve");
 }
 

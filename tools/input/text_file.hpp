@@ -9,8 +9,8 @@ namespace scoremod::input {
 /// was.
 std::string read_text(const std::string& path, const std::string& expected);
 
-/// What is left of `file`, which messages call `name`. Of more than any input has, such as an endless device, the
-/// beginning.
+/// The rest of `file`, which messages call `name`. Reading stops beyond the size of any input, as for an endless
+/// device.
 std::string read_text(std::FILE* file, const std::string& name);
 
 }  // namespace scoremod::input

@@ -25,7 +25,7 @@ AttentionRun::AttentionRun(const BenchCase& bench_case, const CompileOptions& op
       attention_(Attention::compile(bench_case.problem, options)),
       inputs_(std::move(inputs)),
       buffers_(case_.problem, buffers_of(inputs_)) {
-  // At least two on a device: what two implementations write can then be compared.
+  // At least two on a device, so that the outputs of two implementations can be compared.
   const std::size_t enough = std::clamp(kAllSetsBytes / buffers_.bytes() + 1, std::size_t{2}, kMaxSets);
   const std::size_t count = on_device() ? enough : 1;
   while (sets_.size() < count) add_set();

@@ -35,7 +35,7 @@ class AttentionRun {
   /// A device's stream for everything that is measured.
   void* stream() { return sets_.front().staging.stream(); }
 
-  /// What every call reads, in host memory.
+  /// The inputs of every call, in host memory.
   InputBuffers inputs() const;
   /// The arguments of a set's call, in the attention's memory; those of the case's direction are complete.
   const ForwardArgs& forward_args(std::size_t set) const { return sets_[set].forward; }
@@ -43,8 +43,8 @@ class AttentionRun {
   /// More scratch memory there.
   Buffer scratch(std::size_t bytes) { return sets_.front().staging.workspace(bytes); }
 
-  /// What a set's outputs hold; before the first call each is NaN. Valid until the next call of this function, or of
-  /// run() on the host.
+  /// The outputs of a set; before the first call each is NaN. Valid until the next call of this function, or of run()
+  /// on the host.
   std::span<const RunOutput> fetch(std::size_t set);
 
  private:

@@ -18,7 +18,8 @@ using Json = nlohmann::json;
 [[noreturn]] void fail(const std::string& text) { throw Error(ErrorCode::kInvalidArgument, text); }
 
 Json read_json(const std::string& path) {
-  // Of a problem within an entry of the list. More would take the stack when it is printed or freed.
+  // The depth limit of a problem within an entry of the list. A deeper one would overflow the stack when it is printed
+  // or freed.
   constexpr int kMaxDepth = 34;
   const std::string text = input::read_text(path, "a list of cases or a problem file");
   const auto limit_depth = [&](int depth, Json::parse_event_t, const Json&) {

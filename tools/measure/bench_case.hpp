@@ -22,18 +22,18 @@ struct BenchCase {
   /// Whether a backward call asks for the gradients of float operands.
   bool operand_gradients = true;
   std::vector<InputSpec> inputs;
-  std::filesystem::path folder;  ///< what the paths of inputs are relative to
+  std::filesystem::path folder;  ///< the folder that the paths of inputs are relative to
   /// Operands that hold the bytes of another one, which is named second: the ids of documents for queries and keys.
   std::map<std::string, std::string> same_inputs;
   std::uint64_t seed = 0;
-  /// What a case's "reference" says, as JSON text, for programs that measure another implementation beside; "null"
-  /// where the case has none.
+  /// A case's "reference" as JSON text, for programs that measure another implementation beside; "null" if the case has
+  /// none.
   std::string reference = "null";
 };
 
-/// Reads the file as a list of cases: a JSON array of objects with "name" and "problem" (as in a PROBLEM file), and
-/// optionally "operand_gradients" (boolean), "same_inputs" ({operand: the operand whose bytes it holds}) and
-/// "reference". Or as a PROBLEM file, which is one case with the file's name. Each gives a forward and, where
+/// Reads the file as a list of cases, or as a PROBLEM file, which is one case with the file's name. A list is a JSON
+/// array of objects with "name" and "problem" (as in a PROBLEM file). Optional are "operand_gradients" (boolean),
+/// "same_inputs" ({operand: the operand whose bytes it holds}) and "reference". Each gives a forward and, if
 /// `with_backward`, a backward case. Throws Error(kInvalidArgument) that begins with the file's name.
 std::vector<BenchCase> load_cases(const std::string& path, bool with_backward);
 

@@ -12,7 +12,7 @@
 
 namespace scoremod::measure {
 
-/// What a benchmark is told on the command line.
+/// A benchmark's command-line arguments.
 struct BenchmarkArguments {
   std::vector<std::string> files;  ///< as load_cases() takes them
   std::vector<std::string> only;   ///< names of cases; empty for all
@@ -32,7 +32,7 @@ struct BenchmarkResult {
   std::vector<std::string> not_run;  ///< cases and directions for which there was no time: "causal backward"
   PlanReport plans;
 
-  /// Whether every case that was run was measured, and computes what its reference computes.
+  /// Whether every case that was run was measured, and agrees with its reference.
   bool fine() const;
   /// The error of the first case that was not measured; none when fine() is for another reason false.
   const Measurement* first_error() const;

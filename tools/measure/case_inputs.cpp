@@ -39,7 +39,7 @@ InputMaker::Source InputMaker::operands_of(const BenchCase& bench_case) {
   AttentionProblem& problem = source.problem;
   problem.dim_qk = problem.dim_v = 1;
   problem.q = problem.k = problem.v = problem.o = {};
-  // A backward reads one operand more where d_o is of eight bits.
+  // A backward reads one operand more if d_o is FP8.
   problem.backward = problem.backward && is_float8(problem.dtype);
   problem.stats = false;
   return source;

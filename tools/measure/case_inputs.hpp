@@ -8,7 +8,7 @@
 
 namespace scoremod::measure {
 
-/// What a case reads: random, or as its problem file says. Cases share what they have in common.
+/// The inputs of a case: random, or as its problem file says. Cases share equal inputs.
 struct CaseInputs {
   std::shared_ptr<const ProblemInputs> tensors;   ///< q, k, v and d_o
   std::shared_ptr<const ProblemInputs> operands;  ///< the operands only
@@ -22,7 +22,7 @@ class InputMaker {
   CaseInputs make(const BenchCase& bench_case);
 
  private:
-  /// What decides a part of the inputs.
+  /// The source of a part of the inputs.
   struct Source {
     AttentionProblem problem;
     std::vector<InputSpec> inputs;

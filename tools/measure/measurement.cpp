@@ -15,7 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Device time between two events: long beside what events and a first launch take.
+/// Device time between two events: long beside the cost of events and of a first launch.
 constexpr double kBlockMs = 4;
 constexpr int kMaxCallsInBlock = 64;
 /// Calls whose cost to the host is seen, and how many are enqueued in a row: a device's queue holds the launches of
@@ -105,7 +105,7 @@ class Running {
     add_samples(run_.fetch(run_.sets() - 1), "the reference");
   }
 
-  /// Of every output but the LSE, which not every implementation defines for rows without keys.
+  /// Adds every output but the LSE, which not every implementation defines for rows without keys.
   void add_samples(std::span<const RunOutput> outputs, const char* whose) {
     std::vector<RunOutput> compared;
     std::ranges::copy_if(outputs, std::back_inserter(compared), [](const RunOutput& one) { return one.name != "lse"; });
@@ -130,8 +130,8 @@ class Running {
     return timer_.stop() / timed.calls_in_block;
   }
 
-  /// On a device the one that is first changes each time, so that what the one leaves behind meets both alike. On the
-  /// host the reference's threads have to rest() before scoremod's turn.
+  /// On a device the order alternates, so that side effects of one run affect both alike. On the host the reference's
+  /// threads have to rest() before scoremod's turn.
   template <class Body>
   void for_both(const Body& body) {
     own_first_ = !run_.on_device() || !own_first_;

@@ -19,7 +19,7 @@ struct MeasurementOptions {
   int repetitions = 9;
 };
 
-/// What was found of one case. What is not known is absent.
+/// The measurements of one case. Unknown values are absent.
 struct Measurement {
   BenchCase bench_case;
   std::string error;  ///< why it could not be measured; when not empty, nothing below is known
@@ -30,10 +30,10 @@ struct Measurement {
   double flops = 0;      ///< product_flops()
   std::optional<double> reference_ms;
   /// Time over the reference's time, below 1 is faster: the median over the repetitions, each with the times that were
-  /// taken one after the other. A device's clocks change by more than what is to be seen.
+  /// taken one after the other. A device's clocks change by more than the differences of interest.
   std::optional<double> ratio;
-  /// The relative distance from float64 of the output of scoremod or of the reference that takes up most of its
-  /// tolerance, in a sample of its rows, and the tolerance: see check_sample().
+  /// The relative distance from float64, and its tolerance, of the output that takes up most of its tolerance, in a
+  /// sample of its rows. The output is scoremod's or the reference's: see check_sample().
   std::optional<double> difference, tolerance;
   std::string differing;  ///< the output that is over the tolerance, and whose: "dq of scoremod"
   std::optional<double> host_us, reference_host_us;
@@ -44,13 +44,13 @@ struct Measurement {
 };
 
 /// Measures cases beside their references: on the host all in turn, on a device one after the other, because all at
-/// once may not fit. Each is made and run once to warm up, then timed `repetitions` times over in turn with the
-/// reference, so that a change of the machine's speed meets both alike. On a device a time is that of several calls
-/// between two events, behind a call that is not timed, so that the device is busy while they are enqueued; what a call
-/// costs the host is measured apart.
+/// once may not fit. Each is made and run once to warm up. Then it is timed `repetitions` times in turn with the
+/// reference, so that a change of the machine's speed affects both. On a device a time is that of several calls between
+/// two events. An untimed call before keeps the device busy while they are enqueued. The host's cost of a call is
+/// measured apart.
 ///
-/// Errors of a case are put into its measurement ("reference: " is before the text of a reference's), and the other
-/// cases are measured, but for those that would begin when `is_over` says so. `on_result` is called as results come.
+/// Errors of a case are put into its measurement (a reference's text begins with "reference: "), and the other cases
+/// are measured. Cases that would begin when `is_over` returns true are skipped. `on_result` is called as results come.
 std::vector<Measurement> measure_all(std::span<const BenchCase> cases, const MeasurementOptions& options,
                                      const PlanReport& plans, const MakeReference& make_reference,
                                      const std::function<bool()>& is_over,

@@ -71,7 +71,7 @@ Json compile_case(const BenchCase& bench_case, const CompileOptions& options) {
             {"trial_ms", work.trial_ms},
             {"static_us", static_us(bench_case.problem, options)}};
   } catch (const Error&) {
-    return nullptr;  // measure() says what it is
+    return nullptr;  // measure() reports the error
   }
 }
 
@@ -94,7 +94,7 @@ Json compile_all(std::span<const BenchCase> cases, const CompileOptions& options
   return answer;
 }
 
-/// Runs body in a child and returns what it returned there; an object with "error" where the child ended otherwise.
+/// Runs body in a child and returns its result; an object with "error" if the child ended otherwise.
 template <class Body>
 Json in_child(const Body& body) {
   std::array<int, 2> ends{};
@@ -114,7 +114,7 @@ Json in_child(const Body& body) {
       if (written <= 0) _exit(1);
       at += static_cast<std::size_t>(written);
     }
-    // Nothing of the parent's, such as what it has not written yet, is to be done twice.
+    // The parent's unwritten output must not be written twice.
     _exit(0);
   }
   close(ends[1]);

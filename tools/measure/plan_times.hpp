@@ -11,22 +11,23 @@
 
 namespace scoremod::measure {
 
-/// What making the plan of a case takes, in milliseconds. Absent where plans are not kept (on the host) or not known.
+/// The times of making a case's plan, in milliseconds. Absent if plans are not kept (on the host) or not known.
 struct PlanTimes {
   std::optional<double> build_ms;  ///< building it, where nothing is stored
   std::optional<double>
       trial_ms;                   ///< running it on a small problem before it is used; 0 where it was known to be right
   std::optional<double> load_ms;  ///< loading it from the store in another process
-  std::optional<double> compile_ms;  ///< the whole of Attention::compile() there, with what it loads
+  std::optional<double> compile_ms;  ///< the whole of Attention::compile() there, including loads
   std::optional<double> static_us;   ///< support() at SupportLevel::kStatic, microseconds (median)
 };
 
-/// What two processes found, one after the other, with a plan store of their own.
+/// The results of two processes, one after the other, with a plan store of their own.
 struct PlanReport {
   bool on_device = false;
   std::vector<PlanTimes> times;            ///< one for each case
   std::optional<double> start_ms;          ///< the second's first compile(), which loads the device's libraries
-  std::optional<int> filled_store_builds;  ///< what the second one built although the store was filled: 0 is expected
+  std::optional<int> filled_store_builds;  ///< builds of the second process although the store was filled: 0 is
+                                           ///< expected
   std::string error;                       ///< why a process gave no times
 };
 

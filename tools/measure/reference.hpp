@@ -13,8 +13,8 @@ namespace scoremod::measure {
 class Reference {
  public:
   virtual ~Reference() = default;
-  /// Computes the case, or enqueues it on the default stream of a device. Where writes_outputs(), it reads and writes
-  /// the tensors of this set of the AttentionRun.
+  /// Computes the case, or enqueues it on the default stream of a device. If writes_outputs(), it reads and writes the
+  /// tensors of this set of the AttentionRun.
   virtual void run(std::size_t set) = 0;
   /// Whether it computes the same thing, into the same places.
   virtual bool writes_outputs() const = 0;

@@ -9,18 +9,18 @@
 
 namespace scoremod::measure {
 
-/// Where and of what a report was made.
+/// The place, the versions and the subject of a report.
 struct ReportOrigin {
   std::string machine;  ///< in the words of the command line
-  std::string commit;   ///< empty: what git says of the current folder
-  /// Of libraries beside scoremod itself, by name.
+  std::string commit;   ///< empty: git's answer for the current folder
+  /// The versions of libraries beside scoremod itself, by name.
   nlohmann::ordered_json versions = nlohmann::ordered_json::object();
 };
 
 /// Which of its columns a table has beside those of every measurement: the others would be empty.
 struct TableColumns {
   bool reference = false;  ///< another implementation is measured beside
-  bool device = false;     ///< what plans cost, and calls cost the host
+  bool device = false;     ///< the costs of plans, and of calls on the host
 };
 
 /// The head of the table, and a line of it.

@@ -64,7 +64,7 @@ std::string as_json(const CheckReport& report) {
 
 constexpr int kColumn = 21;
 
-/// The error relative to the oracle's size, where that says anything, and how much of what is allowed it is.
+/// The error relative to the oracle's size, if that has a meaning, and its part of the tolerance.
 void print_bound(std::ostream& out, const ErrorBound& bound) {
   std::ostringstream relative;
   relative << std::setprecision(3);

@@ -6,7 +6,7 @@
 
 namespace scoremod::cli {
 
-/// What a subcommand does once the command line has been read; returns an exit code.
+/// A subcommand's work once the command line has been read; returns an exit code.
 using Action = std::function<int()>;
 
 // Each adds one subcommand to the app, and sets *action when it is chosen.

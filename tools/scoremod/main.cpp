@@ -38,8 +38,8 @@ int run_action(const Action& action) {
     return complain("environment: the memory that the problem needs is not there; make the problem smaller",
                     kEnvironment);
   } catch (const std::system_error& error) {
-    return complain(std::string("environment: the system refused what was asked of it, such as one more thread: ") +
-                        error.what() + "; raise the limit that it has (ulimit -u, a container's limit of processes)",
+    return complain(std::string("environment: the system refused a resource, such as one more thread: ") +
+                        error.what() + "; raise its limit (ulimit -u, a container's limit of processes)",
                     kEnvironment);
   } catch (const std::exception& error) {
     return complain(std::string("bug: ") + error.what() + "; please report it", kBug);

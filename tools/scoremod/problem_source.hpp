@@ -10,7 +10,7 @@ namespace scoremod::cli {
 /// A PROBLEM argument, read.
 struct ProblemSource {
   ProblemFile file;
-  std::filesystem::path folder;  ///< what the file's paths are relative to
+  std::filesystem::path folder;  ///< the folder that the file's paths are relative to
 };
 
 /// Reads a problem file, or the standard input for "-", whose paths are relative to the current folder.

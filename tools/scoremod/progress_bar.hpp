@@ -18,7 +18,7 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  /// What is being done, and the part of the whole that is done, in [0, 1].
+  /// Shows the current stage, and the part of the whole that is done, in [0, 1].
   void update(const std::string& stage, double fraction);
 
  private:

@@ -43,7 +43,7 @@ struct Arguments {
   bool json = false;
 };
 
-/// What of an output is printed.
+/// The printed part of an output.
 struct Summary {
   double minimum = std::numeric_limits<double>::infinity();
   double maximum = -std::numeric_limits<double>::infinity();
@@ -101,7 +101,7 @@ void prepare_folder(const std::filesystem::path& folder) {
   std::filesystem::remove(probe, error);
 }
 
-/// What `run` has to say.
+/// The report of `run`.
 struct Report {
   std::string backend;
   std::vector<double> forward_seconds, backward_seconds;
@@ -140,7 +140,7 @@ std::string as_json(const Report& report, const std::string& out) {
   return json.dump(2) + "\n";
 }
 
-/// Where the second column starts: two places after the longest name of the first.
+/// The column at which the second one starts: two places after the longest name of the first.
 int first_column(const Report& report) {
   std::size_t longest = std::string_view("backward").size();
   for (const OutputTensor& output : report.outputs) longest = std::max(longest, output.name.size());

@@ -4,9 +4,9 @@
 
 namespace scoremod::cli {
 
-/// To be called before any file is opened: makes writing to a closed pipe, and beyond the limit of a file's size
-/// (`ulimit -f`), an error instead of the process's end, and keeps the numbers of closed standard streams from being
-/// given to other files.
+/// To be called before any file is opened. Writing to a closed pipe, or beyond the limit of a file's size (`ulimit
+/// -f`), then is an error and does not end the process. The numbers of closed standard streams are not given to other
+/// files.
 void prepare_standard_streams();
 
 /// Writes text to the standard output and flushes it. Throws Error(kEnvironment) when it cannot be written; with an

@@ -10,7 +10,7 @@
 
 namespace scoremod::cli {
 
-/// What `check --suite` is told, beside the options that it shares with `check PROBLEM`.
+/// The arguments of `check --suite` beside the options that it shares with `check PROBLEM`.
 struct SuiteArguments {
   bool wanted = false;
   CheckSuiteOptions options;

@@ -6,7 +6,7 @@
 
 namespace scoremod::cli {
 
-/// Where and of what a report was made, in the words of the command line.
+/// The origin and subject of a report, in the words of the command line.
 struct SuiteOrigin {
   std::string machine;
   std::string commit;
@@ -15,7 +15,7 @@ struct SuiteOrigin {
 /// The report as JSON, described in docs/check_suite.md.
 std::string suite_json(const SuiteReport& report, const SuiteOrigin& origin);
 
-/// What a person wants to know first: counts, the worst results, what was refused and why.
+/// The most important results first: counts, the worst results, refusals and their reasons.
 std::string suite_text(const SuiteReport& report);
 
 }  // namespace scoremod::cli

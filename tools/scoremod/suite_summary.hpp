@@ -7,7 +7,7 @@
 
 namespace scoremod::cli {
 
-/// What plain attention says of all outputs.
+/// A summary of plain attention over all outputs.
 struct PlainAttentionSummary {
   std::size_t compared = 0;  ///< outputs with a ratio
   std::size_t far = 0;       ///< of these, not near plain attention

@@ -56,7 +56,7 @@ zoo::Value parse_value(const std::string& text) {
 }
 
 const zoo::Entry& find_entry(const std::string& name) {
-  // The library says what is wrong with a name that is none, and which one is close.
+  // The library's message names an unknown name's fault, and a close one.
   if (zoo::find(name) == nullptr) zoo::make(name, {}, kSizes);
   return *zoo::find(name);
 }

@@ -20,7 +20,7 @@ inline std::size_t round_up(std::size_t count, std::size_t multiple) {
 /// A call's operands, in the order of the declarations.
 using Operands = std::span<const void* const>;
 
-/// Where the rows of a tensor lie, and what their elements stand for.
+/// Addresses and scale of a tensor's rows.
 struct TensorRows : problem::RowAddressing {
   TensorRows(const AttentionProblem& problem, problem::TensorRole role)
       : RowAddressing(problem, role), unit(problem, role) {}
@@ -63,7 +63,7 @@ struct AttentionShape {
             rows.table,
             static_cast<float>(tensor.unit.of(operands))};
   }
-  /// The same of a tensor that is written, which is never paged.
+  /// The rows of a tensor that is written, which is never paged.
   static RowTarget rows(void* data, const TensorRows& tensor, std::int64_t b, std::int64_t h, Operands operands) {
     const problem::HeadRows rows = tensor.rows(b, h, operands);
     const std::int64_t offset = rows.first * static_cast<std::int64_t>(size_of(tensor.dtype()));
@@ -85,7 +85,7 @@ struct AttentionShape {
     return shape.batch * shape.heads * shape.sequence;
   }
 
-  /// The place of a query row in what is kept densely as [batch, heads_q, seq_q].
+  /// The place of a query row in a dense [batch, heads_q, seq_q].
   std::int64_t query_row(std::int64_t b, std::int64_t h, std::int64_t q_idx) const {
     return (b * heads_q + h) * seq_q + q_idx;
   }

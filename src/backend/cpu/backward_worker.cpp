@@ -13,8 +13,8 @@
 namespace scoremod::backend::cpu {
 namespace {
 
-/// Queries of one block: enough that the sums over queries of dK and dV are worth loading and storing, few enough that
-/// the three score tiles of a block stay in the second-level cache.
+/// Queries of one block. They are enough to make loading and storing dK's and dV's sums worthwhile. They are few enough
+/// that the three score tiles of a block stay in the second-level cache.
 constexpr std::size_t kBlockRows = 4 * kRowBlock;
 
 class Worker {
@@ -75,8 +75,8 @@ class Worker {
       }
       call_.passed[static_cast<std::size_t>(unit_)].raise(block + 1);
     }
-    // Blocks after the sequence's end are passed all at once, yet not before the unit before has: those after wait for
-    // each other through this one.
+    // Blocks after the sequence's end are passed all at once, but only after the unit before: later units wait for each
+    // other through this one.
     if (with_work < blocks) {
       if (is_chained() && !call_.passed[static_cast<std::size_t>(unit_ - 1)].wait(blocks, call_.cancelled))
         return false;
@@ -189,7 +189,7 @@ class Worker {
                             : dot(o_ + row * shape_.padded_v, d_o_ + row * shape_.padded_v, shape_.dim_v);
     for (const NeededKeys& part : needed) {
       const auto [first, count, masked] = columns_of(part);
-      // The program still holds the last columns of what was evaluated for the delta.
+      // The program's registers still hold the last columns of the delta's evaluation.
       if (!call_.makes_deltas)
         weigh(tile, row, columns_of(part));
       else if (needed.size() > 1)
@@ -237,7 +237,7 @@ class Worker {
     if (drops_) drop(tile, row, columns.first, columns.count);
   }
 
-  /// Writes the part of each probability that went into the output, and takes what was dropped out of dO V^T.
+  /// Writes the part of each probability that went into the output, and removes dropped elements from dO V^T.
   void drop(const GradientTile& tile, std::size_t row, std::size_t column, std::size_t count) {
     const float* p = probabilities_ + row * stride_ + column;
     float* shares = shares_ + row * stride_ + column;
@@ -254,7 +254,7 @@ class Worker {
     std::fill(shares + count, shares + round_up(count, kPanelColumns), 0.0f);
   }
 
-  /// out += coefficients^T rows, of which those without a weight have none where `rows` are not finite.
+  /// out += coefficients^T rows. Rows without a weight are skipped if `rows` are not finite.
   void add_over_queries(const float* coefficients, const float* weights, const float* rows, std::size_t stride,
                         bool finite, std::size_t count, std::size_t keys, float* out) const {
     MatrixProduct product(keys, stride, count, {coefficients, stride_}, {rows, stride}, {out, stride});
@@ -269,7 +269,7 @@ class Worker {
     multiply(product, k_finite_, probabilities_ + column);
   }
 
-  /// Without what has no weight when B is not finite.
+  /// Skips terms without weight if B is not finite.
   static void multiply(const MatrixProduct& product, bool finite, const float* weights) {
     if (finite) {
       matrix_product(product);

@@ -17,11 +17,11 @@
 
 namespace scoremod::backend::cpu {
 
-/// What all threads of a call share. A unit of work is one tile of keys of one (batch, key/value head), which owns its
+/// State that all threads of a call share. A unit of work is one tile of keys of one (batch, KV head), which owns its
 /// part of dk and dv. Units are taken in order and run through the blocks of queries in order. A unit adds to dq (and
-/// to operand gradients with a query axis) block by block, each block after the unit before it has passed the same
-/// block: so sums are always made in the same order, whatever the number of threads. As earlier units are taken
-/// earlier, none waits for one that has no thread.
+/// to operand gradients with a query axis) block by block, after the unit before it has passed that block. So sums are
+/// always made in one order, whatever the number of threads. As earlier units are taken earlier, none waits for one
+/// that has no thread.
 struct BackwardCall {
   const compiler::CompiledProblem& compiled;
   const masks::TileMaskAnalyzer& analyzer;
@@ -32,7 +32,7 @@ struct BackwardCall {
   std::span<const OperandView> operands;
   const OperandGradients& operand_gradients;
   std::size_t keys;        ///< of a unit
-  std::int64_t tiles;      ///< units of one (batch, key/value head)
+  std::int64_t tiles;      ///< units of one (batch, KV head)
   bool heads_share_rows;   ///< the first unit of a head must wait for the last of the head before
   float* dq_sums;          ///< [batch, heads_q, seq_q, padded_qk], or null where dq itself holds the sums
   RowTermArrays terms;     ///< remainders that are null are all 0, deltas that are null those of the call's O

@@ -19,8 +19,8 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// One thread's buffers. A unit of work is a block of queries of one (batch, head); it runs over the tiles of keys with
-/// an online softmax: each row keeps its largest score so far, the sum of exp(score - largest), and the output to be
-/// divided by it.
+/// an online softmax. Each row keeps its running max, the sum of exp(score - max), and the output to be divided by that
+/// sum.
 class Worker {
  public:
   Worker(ForwardCall& call, Scratch& scratch)
@@ -61,7 +61,7 @@ class Worker {
   bool makes_output() const { return !call_.terms.any() || call_.terms.arrays.deltas != nullptr; }
 
   Operands operands() const { return call_.tensors.operands; }
-  /// Of the unit's batch and head, and of what lies as the LSE does.
+  /// The LSE rows of the unit's batch and head; max_logit has the same layout.
   problem::HeadRows lse_rows() const { return shape_.lse.rows(batch_, head_, operands()); }
 
   bool makes_max_logit() const { return !call_.terms.any() && call_.compiled.problem.max_logit; }
@@ -125,8 +125,8 @@ class Worker {
     }
   }
 
-  /// A few rows against the keys of the tile that they need: scores, program, softmax and product with V while all is
-  /// in the first-level cache.
+  /// A few rows against the keys of the tile that they need. Scores, program, softmax and product with V run while all
+  /// is in the first-level cache.
   void run_rows(std::size_t row, std::size_t count, IndexSpan tile) {
     if (!any_wanted(row, count)) return;
     const std::int64_t query = first_ + static_cast<std::int64_t>(row);
@@ -136,14 +136,14 @@ class Worker {
       k_.scores(count, {q_ + row * shape_.padded_qk, shape_.padded_qk}, column, columns, {scores_, scores_stride_});
       float factors[kRowBlock];
       for (std::size_t r = 0; r < count; ++r)
-        factors[r] = soften(row + r, scores_ + r * scores_stride_, column, columns, masked && call_.program.keep_root);
+        factors[r] =
+            softmax_step(row + r, scores_ + r * scores_stride_, column, columns, masked && call_.program.keep_root);
       if (makes_output()) add_p_v(row, count, column, columns, factors);
     }
   }
 
-  /// Turns one row of scores into exp(modified score - largest); returns what the row's earlier output must be
-  /// multiplied by.
-  float soften(std::size_t row, float* scores, std::size_t column, std::size_t columns, bool masked) {
+  /// Turns one row of scores into exp(modified score - largest); returns the factor of the row's earlier output.
+  float softmax_step(std::size_t row, float* scores, std::size_t column, std::size_t columns, bool masked) {
     const VectorProgram& program = call_.program;
     const bool unchanged = program.is_identity() && !masked;
     if (!unchanged) program_.evaluate_row(row, column, columns, scores, masked);
@@ -163,7 +163,7 @@ class Worker {
     const float factor = before == reference ? 1.0f : before == -kInfinity ? 0.0f : std::exp(before - reference);
     largest_[row] = largest;
     sum_[row] = sum_[row] * factor + exponentiate(scores, columns, reference);
-    // The sum has what is dropped, the output does not.
+    // The sum includes dropped weights, the output does not.
     if (drops()) drop(row, column, columns, scores);
     return factor;
   }

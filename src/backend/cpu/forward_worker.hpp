@@ -16,11 +16,11 @@ namespace scoremod::backend::cpu {
 
 /// For each query row, [batch, heads_q, seq_q]; null where a call needs none.
 struct RowTermArrays {
-  float* remainders = nullptr;  ///< what the rounding of its LSE leaves out: lse_remainder() of row_terms.hpp
+  float* remainders = nullptr;  ///< the rounding errors of the LSE: lse_remainder() of row_terms.hpp
   float* deltas = nullptr;      ///< rowsum(dO * O), of an O that was never rounded
 };
 
-/// A pass for rows' terms reads these beside a forward's tensors, and writes these in place of its outputs.
+/// A pass for rows' terms reads these besides a forward's tensors, and writes these in place of its outputs.
 struct RowTermCall {
   const float* lse = nullptr;  ///< as the problem has it
   const void* d_o = nullptr;
@@ -29,7 +29,7 @@ struct RowTermCall {
   bool any() const { return arrays.remainders != nullptr || arrays.deltas != nullptr; }
 };
 
-/// All threads of a call share this; it is read only but for the counter.
+/// All threads of a call share this; it is read only, except the counter.
 struct ForwardCall {
   const compiler::CompiledProblem& compiled;
   const masks::TileMaskAnalyzer& analyzer;

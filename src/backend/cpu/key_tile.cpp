@@ -7,14 +7,14 @@ namespace {
 
 /// With fewer queries than this K is read as it lies: laying it out for the register blocks would cost more than it
 /// saves. A property of the problem, not of a unit of work, so that results do not depend on how units are cut.
-constexpr std::int64_t kFewQueries = 4;
+constexpr std::int64_t kMinPackedQueries = 4;
 
 }  // namespace
 
 KeyTile::KeyTile(const AttentionShape& shape, std::size_t keys, Scratch& scratch)
     : dims_(shape.dim_qk),
       stride_(shape.padded_qk),
-      by_dots_(shape.seq_q < kFewQueries),
+      by_dots_(shape.seq_q < kMinPackedQueries),
       rows_(scratch.take<float>(keys * stride_)),
       panels_(by_dots_ ? nullptr : scratch.take<float>(round_up(keys, kPanelColumns) * dims_)) {}
 

@@ -6,9 +6,8 @@
 
 namespace scoremod::backend::cpu {
 
-/// The packed keys of one tile, and the one way to make scores from them. The LSE that a backward is given belongs to
-/// the scores that the forward has made, bit for bit: a score in another rounding may be on the other side of what the
-/// program compares it with.
+/// The packed keys of one tile, and the one way to make scores from them. The LSE of a backward belongs to the
+/// forward's scores, bit for bit. A score rounded otherwise may be on the other side of a comparison in the program.
 class KeyTile {
  public:
   /// Takes memory for `keys` keys.

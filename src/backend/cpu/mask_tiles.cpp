@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::int64_t kUnbounded = std::int64_t{1} << 40;
 constexpr auto kPanel = static_cast<std::int64_t>(kPanelColumns);
-/// Keys that are looked at together where a tile as a whole is mixed: as many as the least blocks that people use in
-/// block-sparse masks. Beside the mask of so many elements, asking costs little.
+/// Keys that are classified together if a tile as a whole is mixed: the smallest block that people use in block-sparse
+/// masks. Classifying costs little compared with the mask of so many elements.
 constexpr std::int64_t kRun = 2 * kPanel;
 
 }  // namespace
@@ -28,7 +28,7 @@ MaskTiles::MaskTiles(const compiler::CompiledProblem& compiled, const masks::Til
   if (!compiled.forward.mask.band) return;
   const masks::Band band =
       masks::top_left(*compiled.forward.mask.band, compiled.problem.seq_q, compiled.problem.seq_kv);
-  // The band is told in global indices: (j + key offset) - (q + query offset).
+  // The band is in global indices: (j + key offset) - (q + query offset).
   const std::int64_t shift = std::int64_t{offsets.query} - offsets.key;
   if (band.left) lowest_ = std::max(-kUnbounded, shift - *band.left);
   if (band.right) highest_ = std::min(kUnbounded, shift + *band.right);

@@ -17,8 +17,8 @@ struct NeededKeys {
   bool masked = false;  ///< whether some element may be masked, so that the mask must be evaluated
 };
 
-/// Decides which tiles a mask leaves: by the band of its class at once, by interval reasoning over what else it reads.
-/// One for each thread.
+/// Decides which tiles a mask leaves: by the band of its class at once, by interval reasoning for its other terms. One
+/// for each thread.
 class MaskTiles {
  public:
   /// The analyzer is that of compiled.forward.program; both must outlive this.

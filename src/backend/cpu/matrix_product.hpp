@@ -60,7 +60,7 @@ struct PanelColumns {
 /// C = A B. Writes C up to the end of the last panel.
 void matrix_product(std::size_t rows, Rows<const float> a, const PanelColumns& b, Rows<float> c);
 
-/// As matrix_product, without the terms for which `weights`, laid out as A is, holds 0: for a B that is not finite
+/// As matrix_product, without the terms for which `weights`, laid out as A is, holds 0. For a B that is not finite
 /// everywhere, because 0 * inf is NaN. Slow.
 void matrix_product_of_weighted(const MatrixProduct& product, const float* weights);
 

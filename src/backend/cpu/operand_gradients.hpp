@@ -51,7 +51,7 @@ class OperandGradients {
   /// Writes the gradients from the sums.
   void finish() const;
 
-  /// Whether blocks of different (batch, key/value head) add to the same entries as they go.
+  /// Whether blocks of different (batch, KV head) add to the same entries as they go.
   bool heads_share_rows() const;
   const std::vector<GradientTarget>& targets() const { return targets_; }
 
@@ -72,9 +72,10 @@ class OperandGradientWorker {
   /// the tile's `column`-th on, where the probability is not 0.
   void add_row(const TileProgram& program, const GradientTile& tile, std::size_t row, std::size_t column,
                std::size_t count, const float* probabilities);
-  /// Adds what depends on the queries of the block to the gradients. Blocks must come here one after the other.
+  /// Adds the terms that depend on the queries of the block to the gradients. Blocks must come here one after the
+  /// other.
   void commit_block(const GradientTile& tile);
-  /// Adds what the unit has gathered to the shared sums. Units must come here one after the other.
+  /// Adds the unit's sums to the shared ones. Units must come here one after the other.
   void commit_unit(std::int64_t batch, std::int64_t head_kv, std::int64_t key, std::size_t columns);
 
  private:

@@ -15,8 +15,8 @@ struct IndexSpan {
   bool empty() const { return first >= last; }
 };
 
-/// What operands hold within a box of elements: their least and greatest value, read from memory. Operands that vary
-/// over both queries and keys are not read, because that would cost as much as evaluating the mask.
+/// The least and greatest values of operands within a box of elements, read from memory. Operands that vary over both
+/// queries and keys are not read, because that would cost as much as evaluating the mask.
 class OperandSlices final : public masks::OperandRanges {
  public:
   OperandSlices(const Program& program, std::span<const OperandView> operands, std::int64_t seq_kv);

@@ -32,10 +32,9 @@ HWY_INLINE Vec load_bf16(const std::uint16_t* data) {
   return hn::BitCast(Tag(), hn::ShiftLeft<16>(words));
 }
 
-// By integer steps and exact multiplications, so that subnormals, infinities and NaN come out right on every
-// instruction set, and where a caller (as XLA does) has float32's own subnormals taken for zero.
-/// Codes without signs: `special` for the first that is no number, whose float32 is `made_special`; `smallest` is the
-/// smallest subnormal.
+// Integer steps and exact multiplications make subnormals, infinities and NaN come out right on every instruction set.
+// They also do if the caller flushes float32 subnormals to zero, as XLA does. Codes have no signs. `special` is the
+// first that is no number, whose float32 is `made_special`; `smallest` is the smallest subnormal.
 template <int kMantissaBits, int kBias>
 HWY_INLINE Vec from_codes(hn::Vec<WordTag> code, hn::Vec<WordTag> sign, std::uint32_t special,
                           hn::Vec<WordTag> made_special, float smallest) {

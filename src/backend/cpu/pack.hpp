@@ -17,7 +17,7 @@ struct RowSource {
   std::int64_t dim_stride = 1;
   std::size_t dims = 0;
   problem::BlockTable table = {};  ///< of a paged tensor
-  float unit = 1;                  ///< of what is stored
+  float unit = 1;                  ///< value = stored * unit
 
   /// From element 0 of row 0 (of block 0, in a paged tensor) to that of a row.
   std::int64_t offset(std::int64_t row) const {
@@ -33,11 +33,11 @@ struct RowTarget {
   std::int64_t row_stride = 0;
   std::int64_t dim_stride = 1;
   std::size_t dims = 0;
-  float scale = 1;  ///< what numbers are multiplied by before they are stored
+  float scale = 1;  ///< the factor of values before they are stored
 };
 
-/// Copies `rows` rows from row `first` on, the numbers that they stand for, as f32 times `scale`, `stride` floats apart
-/// (a multiple of kColumnAlignment), and fills each up with zeros. Returns whether every number written is finite.
+/// Copies `rows` rows from row `first` on as f32: their values times `scale`, `stride` floats apart (a multiple of
+/// kColumnAlignment). Fills each up with zeros. Returns whether every number written is finite.
 bool pack_rows(const RowSource& source, std::int64_t first, std::size_t rows, float scale, float* out,
                std::size_t stride);
 

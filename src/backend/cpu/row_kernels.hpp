@@ -18,8 +18,8 @@ struct SplitLse {
   float rounded = 0, remainder = 0;
 };
 
-/// Writes exp(value - lse), 0 where `keep` is false, the value is -inf, or the row's lse is infinite: without a key, or
-/// with a sink that takes all weight.
+/// Writes exp(value - lse), or 0 if `keep` is false, the value is -inf, or the row's lse is infinite. An infinite lse
+/// means no key, or a sink that takes all weight.
 void probabilities(LaneSource value, const LaneSource* keep, std::size_t count, SplitLse lse, float* out);
 
 /// In place: p * (adjoint - mean), 0 where p is 0 (a masked key's adjoint may be NaN). This is d loss / d value.

@@ -9,7 +9,7 @@
 namespace scoremod::backend::cpu {
 
 /// Hands out parts of a workspace, each aligned to 64 bytes. Without memory it only measures, so that one function both
-/// says how much is needed and lays it out. What it measures does not wrap: kMaxBytes stands for too much.
+/// says how much is needed and lays it out. The measured size does not wrap: kMaxBytes stands for too much.
 class Scratch {
  public:
   Scratch() = default;

@@ -10,7 +10,7 @@
 
 namespace scoremod::backend::cpu {
 
-/// What the sums of a head's rows have beside their keys' terms; empty without a sink, and where it is -inf.
+/// The sink's term in the sums of a head's rows; empty without a sink, and if it is -inf.
 std::optional<float> sink_of(const AttentionProblem& problem, std::span<const OperandView> operands, std::int64_t head);
 
 /// Whether a sink leaves no weight to its rows' keys, whatever these are.

@@ -27,7 +27,7 @@ struct OperandView {
   bool narrow = false;
 };
 
-/// Where the registers of one place begin, and how far apart they are, in floats.
+/// The first register of one place, and the distance between registers, in floats.
 struct RegisterFile {
   float* base = nullptr;
   std::size_t stride = 0;

@@ -36,8 +36,8 @@ inline int useful_threads(const AttentionShape& shape, int threads) {
   return std::clamp(static_cast<int>(std::min(flops / kLeastFlops, 1e6)), 1, threads);
 }
 
-/// Queries that one thread takes at a time: many, so that the packing of K and V pays, but not so many that threads
-/// have nothing to do. A multiple of kRowBlock, so that no result depends on it.
+/// Queries that one thread takes at a time: enough that packing K and V pays, but not so many that threads have nothing
+/// to do. A multiple of kRowBlock, so that no result depends on it.
 inline std::size_t queries_per_unit(const AttentionShape& shape, int threads) {
   constexpr std::size_t kMost = 40 * kRowBlock, kLeast = 4 * kRowBlock;
   const auto rows = static_cast<std::size_t>(shape.seq_q);

@@ -6,7 +6,7 @@
 
 namespace scoremod::backend::cpu {
 
-/// A count that one thread raises and others wait for. What was written before a raise is seen after the wait for it.
+/// A count that one thread raises and others wait for. Writes before a raise are visible after the wait for it.
 class Turn {
  public:
   void raise(std::int64_t value) { value_.store(value, std::memory_order_release); }

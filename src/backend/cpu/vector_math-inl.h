@@ -1,5 +1,5 @@
-// Functions of f32 vectors, compiled once for each instruction set. Highway's math library does the work where it is
-// defined; lanes outside that range (NaN, infinities, huge arguments) go through the C library one by one.
+// Functions of f32 vectors, compiled once for each instruction set. Highway's math library computes them within its
+// domain. Lanes outside it (NaN, infinities, huge arguments) go through the C library one by one.
 
 #if defined(SCOREMOD_BACKEND_CPU_VECTOR_MATH_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SCOREMOD_BACKEND_CPU_VECTOR_MATH_INL_H
@@ -36,8 +36,8 @@ HWY_INLINE FloatVec guarded(FloatVec x, FloatMask in_range, Fast fast, Slow slow
   return hn::IfThenElse(in_range, fast(hn::IfThenElseZero(in_range, x)), hn::Load(d, lanes));
 }
 
-/// exp(x) for x <= 0, NaN for NaN, 0 for -inf alone: below -87.3 it is exp(-87.3), near the smallest normal float, so
-/// that a weight is 0 only where a key is masked. Elsewhere the relative error is below 2 ulp.
+/// exp(x) for x <= 0, NaN for NaN, 0 for -inf alone. Below -87.3 it is exp(-87.3), near the smallest normal float, so
+/// that a weight is 0 only for a masked key. Elsewhere the relative error is below 2 ulp.
 HWY_INLINE FloatVec exp_nonpositive(FloatVec argument) {
   const FloatTag d;
   const IntTag di;
@@ -162,8 +162,8 @@ HWY_INLINE FloatVec min_nan(FloatVec x, FloatVec y) { return hn::IfThenElse(hn::
 
 HWY_INLINE FloatVec max_nan(FloatVec x, FloatVec y) { return hn::IfThenElse(hn::Or(hn::IsNaN(x), hn::Gt(x, y)), x, y); }
 
-/// floor(x / y) in double, which is exact: a quotient that is no integer is at least 1 / |y| from the next, a part of
-/// 2^-31 of it or more, so that rounding reaches none. The divisor is not 0, and the quotient not 2^31.
+/// floor(x / y) in double, which is exact. A quotient that is no integer differs from the next by 1 / |y| or more,
+/// relatively 2^-31, so rounding cannot reach it. The divisor is not 0, and the quotient not 2^31.
 template <class D>
 HWY_INLINE hn::Vec<D> floor_div_by_double(D d, hn::Vec<D> x, hn::Vec<D> y) {
   const hn::Rebind<double, D> wide;
@@ -188,7 +188,7 @@ HWY_INLINE IntVec floor_div_any(IntVec x, IntVec y) {
   return hn::IfThenElse(is_special, hn::And(hn::Neg(x), y), quotient);
 }
 
-/// As ir::eval_int() of each lane: what floor_div leaves, with the divisor's sign; x for a divisor of 0.
+/// As ir::eval_int() of each lane: the remainder of floor_div, with the divisor's sign; x for a divisor of 0.
 HWY_INLINE IntVec mod_any(IntVec x, IntVec y) { return hn::Sub(x, hn::Mul(floor_div_any(x, y), y)); }
 
 }  // namespace scoremod::backend::cpu::HWY_NAMESPACE

@@ -153,7 +153,7 @@ class Vectorizer {
     release_arguments(id);
   }
 
-  // After the result has its register, so that no kernel reads what it has overwritten.
+  // Releases arguments after the result has its register, so that no kernel overwrites its own input.
   void release_arguments(NodeId id) {
     const auto args = ir::args_of(nodes_[id]);
     for (std::size_t i = 0; i < args.size(); ++i) {

@@ -10,15 +10,15 @@
 
 namespace scoremod::backend::cpu {
 
-/// Where a value lies while a tile is evaluated, which also says over what it varies. Every value takes 4 bytes a lane:
-/// f32, i32, or a bool as 0 or -1.
+/// The storage of a value while a tile is evaluated, which also says which axes it varies over. Every value takes 4
+/// bytes a lane: f32, i32, or a bool as 0 or -1.
 enum class Place : std::uint8_t {
   kUniform,   ///< one value for a (batch, head)
   kRow,       ///< one value for each query of the block
   kColumn,    ///< one value for each key of the tile
-  kTile,      ///< one value for each key, for the query at hand
-  kScore,     ///< the scores of the query at hand
-  kUpstream,  ///< d loss / d value of the query at hand
+  kTile,      ///< one value for each key, for the current query
+  kScore,     ///< the scores of the current query
+  kUpstream,  ///< d loss / d value of the current query
 };
 inline constexpr std::size_t kPlaceCount = 6;
 
@@ -50,14 +50,15 @@ struct OperandContribution {
   std::array<Slot, kMaxArgs> indices;
 };
 
-/// A program as straight-line code over registers, sorted by how often each part must run: once for a (batch, head), a
-/// block of queries, a tile of keys, or each query of a tile. Registers are reused once their last reader has run.
+/// A program as straight-line code over registers, sorted by how often each part must run. A part runs once for a
+/// (batch, head), a block of queries, a tile of keys, or each query of a tile. Registers are reused once their last
+/// reader has run.
 struct VectorProgram {
   std::vector<PresetConstant> constants;
   std::vector<Instruction> uniform, row, column;
   std::vector<Instruction> value;    ///< per query: everything that needs neither the mask nor upstream
-  std::vector<Instruction> keep;     ///< per query: what only the mask needs; after `value`
-  std::vector<Instruction> adjoint;  ///< per query: what depends on upstream; after `value`
+  std::vector<Instruction> keep;     ///< per query: nodes that only the mask needs; after `value`
+  std::vector<Instruction> adjoint;  ///< per query: nodes that depend on upstream; after `value`
   std::array<std::uint32_t, kPlaceCount> registers{};
 
   Slot value_root;

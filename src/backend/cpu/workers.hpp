@@ -12,8 +12,8 @@ namespace scoremod::backend::cpu {
 /// exception is rethrown once all have returned.
 void run_workers(int count, const std::function<void(int)>& body);
 
-/// What a plan takes: `shared` bytes, and `each` for every thread. Throws Error(kUnsupported) when no address counts
-/// that many.
+/// The bytes of a plan's workspace: `shared`, and `each` for every thread. Throws Error(kUnsupported) if no address
+/// counts that many.
 std::size_t workspace_bytes_of(const char* direction, const AttentionProblem& problem, std::size_t shared,
                                std::size_t each, int threads);
 

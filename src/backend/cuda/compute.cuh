@@ -1,4 +1,4 @@
-// The kernel of ComputeKernel: compute_source.hpp says what it takes. Each case writes one tensor.
+// The kernel of ComputeKernel: compute_source.hpp describes its arguments. Each case writes one tensor.
 #pragma once
 
 #include "backend/cuda/program_prelude.cuh"

@@ -12,7 +12,7 @@
 
 namespace scoremod::backend::cuda {
 
-/// A node that depends neither on the score nor on the upstream gradient, as a dense tensor: of the problem's sizes
+/// A node that depends neither on the score nor on the upstream gradient, as a dense tensor. It has the problem's sizes
 /// along `axes` (in the order b, h, q, kv; h counts query heads) and 1 along the others. f32 for Type::kF32, i32 for
 /// kI32, and i32 0 or 1 for kBool.
 struct NodeTensor {

@@ -5,16 +5,16 @@
 
 namespace scoremod::backend::cuda {
 
-/// What current_context() asks of CUDA; each throws Error(kEnvironment) when the call fails.
+/// The CUDA calls of current_context(); each throws Error(kEnvironment) when the call fails.
 struct ContextCalls {
   void* (*current)();              ///< the calling thread's context; null when it has none
   void (*make_primary_current)();  ///< of the current device
   std::uint64_t (*id)(void* context);
 };
 
-/// The id of the context that calls which need one run in: the calling thread's, or the primary one of its device,
-/// which is then made current. The driver gives an id to no other context of the process, so that a new context at the
-/// address of a destroyed one, or a device that was reset, is told apart from what was before.
+/// The id of the calling thread's context. Without one it makes the primary context of its device current. The driver
+/// never reuses an id within the process. So a new context at the address of a destroyed one, or after a device's
+/// reset, has another id.
 std::uint64_t current_context(const ContextCalls& calls);
 std::uint64_t current_context();
 

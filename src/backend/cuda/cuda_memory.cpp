@@ -28,8 +28,8 @@ class EventStopwatch final : public Stopwatch {
 };
 
 /// Pointers that were last seen to be memory of a device. Asking CUDA about every pointer would be a large part of what
-/// a call costs the host. CUDA keeps the addresses of devices and of the host apart, so that an address which was freed
-/// since does not become memory of the host.
+/// a call costs the host. CUDA separates the addresses of devices from the host's, so an address that was freed since
+/// does not become host memory.
 class KnownPointers {
  public:
   bool contains(const void* data, int device) const {

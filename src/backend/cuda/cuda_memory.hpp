@@ -4,11 +4,11 @@
 
 namespace scoremod::backend::cuda {
 
-/// Memory of the device that is current on the calling thread. Tensors start at multiples of 16 bytes, what cuDNN's
-/// fused attention reads at a time.
+/// Memory of the device that is current on the calling thread. Tensors start at multiples of 16 bytes, the width of
+/// cuDNN's reads.
 const MemorySpace& cuda_memory();
 
-/// Memory of the current device, for what is enqueued on own_stream().
+/// Memory of the current device, for work on own_stream().
 class DeviceMemory : public OwnedMemory {
  public:
   DeviceMemory() = default;

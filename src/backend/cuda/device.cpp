@@ -41,7 +41,8 @@ int attribute_of(int ordinal, cudaDeviceAttr attribute) {
   return value;
 }
 
-/// The same numbers as cuDNN writes into a device's properties; what the driver does not say stays as there.
+/// The rates by the numbers that cuDNN writes into a device's properties too; those that the driver does not report
+/// keep their defaults.
 DeviceRates rates_of(int ordinal, int multiprocessors) {
   return device_rates(concat(R"({"multiProcessorCount": )", multiprocessors, R"(, "smClockRateKHz": )",
                              attribute_of(ordinal, cudaDevAttrClockRate), R"(, "memClockRateKHz": )",

@@ -1,4 +1,4 @@
-// Sums that do not depend on the order of what is added: exact_sum.hpp.
+// Sums that do not depend on the order of their terms: exact_sum.hpp.
 #pragma once
 
 #include "backend/cuda/program_prelude.cuh"
@@ -42,7 +42,7 @@ SCOREMOD_FUNCTION float sum_at(const long long* sums, long long entry) {
   const float infinity = float_of_bits(0x7f800000u);
   if ((special & kNotANumber) || (special & 3) == 3) return float_of_bits(0x7fc00000u);
   if (special) return special & kPlusInfinity ? infinity : -infinity;
-  // Digits within half of their base, so that what a double drops below its 53 bits is less than half of its last one.
+  // Digits lie within half of their base, so the part below a double's 53 bits is less than half of its last bit.
   const long long base = 1LL << kDigitBits, half = base / 2;
   long long digits[kDigits], carry = 0;
   for (int i = 0; i < kDigits; ++i) {

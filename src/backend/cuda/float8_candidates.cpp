@@ -22,7 +22,8 @@ using problem::TensorRole;
 /// To be raised when conversions compute something else.
 constexpr int kRevision = 1;
 
-/// A problem of eight bits, the one that an engine runs in its place, and where the workspace has the latter's tensors.
+/// An FP8 problem, the bf16 problem that a backend runs in its place, and the place of the latter's tensors in the
+/// workspace.
 class ConvertedCall {
  public:
   ConvertedCall(const AttentionProblem& given, const AttentionProblem& stored, std::span<const TensorRole> roles)
@@ -33,7 +34,7 @@ class ConvertedCall {
     }
   }
 
-  /// Of the tensors. The engine's own workspace comes after them.
+  /// The bytes of the tensors. The backend's own workspace comes after them.
   std::size_t bytes() const { return bytes_; }
   std::size_t workspace_bytes(std::size_t engines) const { return with_room_to_align(add_bytes(bytes_, engines)); }
 
@@ -195,7 +196,7 @@ Bytes structural_key(const AttentionProblem& given, const Bytes& of_engine) {
   return key.written();
 }
 
-/// Every conversion reads what it writes once, at about the speed of the device's memory.
+/// Every conversion reads and writes its elements once, at about the speed of the device's memory.
 double milliseconds(const ConvertedCall& call, const AttentionProblem& stored, std::span<const TensorRole> roles,
                     const DeviceRates& rates) {
   double elements = 0;
@@ -230,7 +231,7 @@ Candidate with_conversions(const AttentionProblem& given, const AttentionProblem
 }  // namespace
 
 CompiledProblem without_float8(const CompiledProblem& problem, Direction direction) {
-  // A backward of sm_90a's kernels reads d_o in the dtype of q; a forward's o is rounded once, to what is asked for.
+  // A backward of sm_90a's kernels reads d_o in the dtype of q. A forward's o is rounded once, to the requested dtype.
   const DType dtype_o = direction == Direction::kForward ? DType::kF32 : DType::kBF16;
   return compiler::compile(problem::stored_problem(problem.problem, dtype_o));
 }

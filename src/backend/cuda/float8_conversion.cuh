@@ -60,8 +60,8 @@ SCOREMOD_FUNCTION void store_run(void* data, int dtype, long long first, long lo
 }
 SCOREMOD_FUNCTION float factor_or_one(const float* factor) { return factor == nullptr ? 1.0f : *factor; }
 
-// to = from * times0 * times1 / (by0 * by1) * scale; the largest magnitude is that before `scale`, as bits, of which
-// those of NaN are above all. Strides are in elements, of batches, heads, positions and dims.
+// to = from * times0 * times1 / (by0 * by1) * scale; the largest magnitude is that before `scale`, as bits, so NaN is
+// the largest. Strides are in elements, of batches, heads, positions and dims.
 extern "C" __global__ void __launch_bounds__(256)
     convert_tensor(const void* from, int from_dtype, long long from_batch, long long from_head, long long from_row,
                    long long from_dim, void* to, int to_dtype, long long to_batch, long long to_head, long long to_row,

@@ -12,7 +12,7 @@
 namespace scoremod::backend::cuda {
 namespace {
 
-// What the kernels' text takes them for.
+// The kernels' text uses these numbers.
 static_assert(static_cast<int>(DType::kF32) == 0 && static_cast<int>(DType::kF16) == 1);
 static_assert(static_cast<int>(DType::kBF16) == 2 && static_cast<int>(DType::kE4M3) == 5);
 static_assert(static_cast<int>(DType::kE5M2) == 6);

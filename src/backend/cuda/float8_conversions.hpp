@@ -8,16 +8,16 @@
 
 namespace scoremod::backend::cuda {
 
-/// One conversion of a tensor's memory: what it holds in one problem to what it holds in the other. The problems differ
-/// in dtypes and layouts alone, so that both have the same elements.
+/// One conversion of a tensor's memory from one problem's format to the other's. The problems differ in dtypes and
+/// layouts alone, so that both have the same elements.
 struct Float8Conversion {
   const AttentionProblem* from_problem = nullptr;
   const void* from = nullptr;
   const AttentionProblem* to_problem = nullptr;
   void* to = nullptr;
   problem::TensorRole role = problem::TensorRole::kQ;
-  /// On the device; null for 1. Elements are multiplied by the first and divided by the second, then their largest
-  /// magnitude is taken where it is wanted, and they are multiplied by `scale`.
+  /// On the device; null for 1. Elements are multiplied by the first and divided by the second. Then their largest
+  /// magnitude is taken if it is wanted, and they are multiplied by `scale`.
   std::array<const float*, 2> times{}, by{};
   const float* scale = nullptr;
   float* largest = nullptr;

@@ -10,7 +10,7 @@
 
 namespace scoremod::backend::cuda {
 
-/// The blocks that OperandGradients takes one after the other, and what they need of the workspace.
+/// The blocks that OperandGradients takes one after the other, and their needs of the workspace.
 struct GradientBlocks {
   std::int64_t rows = 0;     ///< queries of a block
   std::int64_t columns = 0;  ///< keys of a block; the length of a row in memory
@@ -23,8 +23,8 @@ struct GradientBlocks {
   std::int64_t sums(const GradientTarget& target) const;
 };
 
-/// Scores of a block, for which the workspace holds two floats each. Blocks of a quarter of this stay in the cache of
-/// an H200, yet took 1.04 to 1.6 times as long there: more launches, and products that are less square.
+/// Scores of a block; the workspace holds two floats for each. Blocks of a quarter of this stay in the cache of an
+/// H200, yet took 1.04 to 1.6 times as long there. They need more launches, and their products are less square.
 inline constexpr std::int64_t kMaxBlockScores = std::int64_t{1} << 24;
 /// The sums of all kBlock targets of one block.
 inline constexpr std::int64_t kMaxBlockSums = std::int64_t{1} << 24;
@@ -37,13 +37,13 @@ struct KeyRange {
   bool empty() const { return first >= end; }
 };
 
-/// The keys among [first, end) that are needed for the local queries [first_query, end_query), given the call's
-/// offsets: a range that holds all keys that the mask keeps, from a multiple of 32 after `first`.
+/// The keys among [first, end) that the local queries [first_query, end_query) need, given the call's offsets. The
+/// range holds all keys that the mask keeps, and begins at a multiple of 32 after `first`.
 KeyRange needed_keys(const compiler::CompiledProblem& problem, std::int64_t query_offset, std::int64_t key_offset,
                      KeyRange queries, KeyRange keys);
 
-/// The products of one matrix that cuBLAS is called for: the heads [first, end) that share one head of keys lie as one
-/// stack of planes, and so do all heads where none is shared.
+/// Calls body once for each cuBLAS product: the heads [first, end) that share one KV head form one stack of planes. If
+/// no KV head is shared, all heads do.
 template <class Body>
 void for_each_stack(std::int64_t group, std::int64_t first, std::int64_t end, const Body& body) {
   if (group == 1) return body(first, end);

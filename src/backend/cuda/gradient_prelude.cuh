@@ -40,7 +40,7 @@ SCOREMOD_FUNCTION void add_run(Sum* sums, int entry, float value) {
     add_to(sums, entry, value);
   }
 }
-// Called by all lanes of a warp. What a lane adds to one entry for one query after the other is gathered first.
+// Called by all lanes of a warp. A lane first gathers its additions to one entry over consecutive queries.
 struct Run {
   int entry;
   float sum;

@@ -66,7 +66,7 @@ std::string store_kernel(const AttentionProblem& problem, const GradientTarget& 
                {"sum", block ? block_entry(target, "c") : "i"}});
 }
 
-/// What the pass itself goes by, beside a program.
+/// Writes the facts beside the program that the pass branches on.
 void write_branches(CanonicalWriter& out, const AttentionProblem& p) {
   using problem::TensorRole;
   for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO, TensorRole::kDO})
@@ -76,7 +76,7 @@ void write_branches(CanonicalWriter& out, const AttentionProblem& p) {
   for (std::uint32_t i = 0; i < p.program.operands().size(); ++i) {
     const OperandSpec& spec = problem::spec_of(p, i);
     out.integer(static_cast<std::int64_t>(spec.dtype)).list(spec.shape.size());
-    // What repeats in memory is read, and written, otherwise than what does not.
+    // A dimension with stride 0 is read and written by other code.
     for (std::size_t d = 0; d < spec.shape.size(); ++d) out.boolean(!spec.strides.empty() && spec.strides[d] == 0);
   }
 }

@@ -1,4 +1,4 @@
-// The kernel "gradients" of a GradientSource: what the scores of a block of queries and keys contribute to each
+// The kernel "gradients" of a GradientSource: the contributions of the scores of a block of queries and keys to each
 // target's sums. A warp has rows of a tile, a lane some of its columns; grid: column tiles, row tiles, heads.
 #pragma once
 

@@ -13,15 +13,15 @@ enum class GradientSum : std::uint8_t {
   kZero,     ///< nothing contributes: the value does not depend on the operand
   kStored,   ///< each entry gets one contribution, which the kernel writes where it belongs
   kBlock,    ///< varies along queries and keys, and is summed over batches or heads: sums of one block at a time
-  kReduced,  ///< varies along queries or keys or neither: sums of all entries, to which blocks of threads add
+  kReduced,  ///< varies along queries or keys or neither: sums of all entries, to which CTAs add
   kTable,    ///< scattered: sums of all entries
 };
 
 /// The gradient of one operand: its sums are dense in the order b, h, q, kv and have the reduction's extents.
 struct GradientTarget : compiler::OperandReduction {
   GradientSum sum = GradientSum::kZero;
-  /// The sums are exact ones (exact_sum.hpp), which come out the same in whatever order blocks of threads add to them;
-  /// else of float32. Of a deterministic problem, where several blocks of threads of one launch add to a sum.
+  /// The sums are exact ones (exact_sum.hpp), whose result does not depend on the order in which CTAs add; else of
+  /// float32. Used for a deterministic problem if several CTAs of one launch add to a sum.
   bool exact = false;
 
   std::int64_t sum_bytes() const;

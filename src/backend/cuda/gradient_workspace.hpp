@@ -10,7 +10,7 @@
 
 namespace scoremod::backend::cuda {
 
-/// Where the parts of OperandGradients' workspace begin, in bytes from its first aligned address.
+/// The offsets of the parts of OperandGradients' workspace, in bytes from its first aligned address.
 struct GradientWorkspace {
   static constexpr std::size_t kAlignment = 256;
 

@@ -53,7 +53,7 @@ class GradientKernel {
   }
 
  private:
-  /// What a kernel knows of a score before its derivative.
+  /// The nodes of the forward program that a kernel evaluates before the derivative.
   std::vector<NodeId> forward_nodes() const {
     std::vector<NodeId> nodes{derivative_.value()};
     if (derivative_.keep() != kNoNode) nodes.push_back(derivative_.keep());
@@ -115,7 +115,7 @@ class GradientKernel {
     return text;
   }
 
-  /// What the operands' adjoints are made of, and the indices that tables' are added at.
+  /// The nodes of the operands' adjoints, and of the indices that tables' are added at.
   std::vector<NodeId> adjoint_nodes() const {
     std::vector<NodeId> nodes;
     for (const Root& root : derivative_.roots()) {
@@ -191,7 +191,7 @@ class GradientKernel {
 
   static std::string run(std::size_t root) { return concat("run_", root); }
 
-  /// Where a table's contributions go: to shared memory first, if it is small.
+  /// The destination of a table's contributions: shared memory first, if the table is small.
   std::string table_name(const GradientTarget& target) const {
     const bool shared = shared_tables_[static_cast<std::size_t>(&target - targets_.data())];
     return shared ? named("table", target) : output_name(target);

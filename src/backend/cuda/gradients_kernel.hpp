@@ -7,10 +7,10 @@
 
 namespace scoremod::backend::cuda {
 
-/// Which targets are tables whose sums blocks of threads make in shared memory first.
+/// Whether each target is a table whose sums CTAs make in shared memory first.
 std::vector<bool> shared_tables(std::span<const GradientTarget> targets);
 
-/// The kernel "gradients" of a GradientSource, without what comes before it.
+/// The kernel "gradients" of a GradientSource, without the text before it.
 GradientSource gradients_kernel(const compiler::CompiledProblem& problem, std::span<const GradientTarget> targets);
 
 }  // namespace scoremod::backend::cuda

@@ -33,10 +33,10 @@ class KernelArguments {
 };
 
 /// Kernels in the memory of the device that was current when they were loaded. After destruction they are unloaded once
-/// the device has done what was enqueued; nothing that was captured may use them then.
+/// the device has done all enqueued work; no captured graph may use them then.
 class KernelModule {
  public:
-  /// `image` is what compile_kernels() gave. Throws Error(kEnvironment) with the driver's text.
+  /// `image` comes from compile_kernels(). Throws Error(kEnvironment) with the driver's text.
   explicit KernelModule(const std::string& image);
   ~KernelModule();
   KernelModule(const KernelModule&) = delete;
@@ -50,7 +50,7 @@ class KernelModule {
   /// Enqueues a kernel; an empty grid enqueues nothing. `stream` may capture.
   static void launch(Kernel kernel, const Grid& grid, int threads, const KernelArguments& arguments, void* stream);
 
-  /// The same for a kernel with one parameter, a struct that begins at `argument`, and with dynamic shared memory.
+  /// Launches a kernel with one parameter, a struct that begins at `argument`, and with dynamic shared memory.
   static void launch(Kernel kernel, const Grid& grid, int threads, std::size_t shared_bytes, const void* argument,
                      void* stream);
   /// To be called once for a kernel that is launched with more than 48 KiB of it. Throws Error(kEnvironment) where the

@@ -14,7 +14,7 @@ constexpr std::string_view kClose = "}*/";
 std::mutex added_mutex;
 std::span<const KernelFile> added_files;
 
-/// Where a hole stands in a text: [begin, end) with its markers, [inner_begin, inner_end) without.
+/// The position of a hole in a text: [begin, end) with its markers, [inner_begin, inner_end) without.
 struct Place {
   std::string_view name;
   std::size_t begin = 0, end = 0, inner_begin = 0, inner_end = 0;

@@ -14,8 +14,8 @@
 //
 //     if (row >= /*{rows}*/ 64 /*{}*/) return;
 //
-// fill(text, {{"rows", 100}}) makes `if (row >= 100) return;` of it. Holes may lie in one another: what is repeated, or
-// there at times only, is a hole whose stand-in is a text with holes of its own, which part() takes out.
+// fill(text, {{"rows", 100}}) makes `if (row >= 100) return;` of it. Holes may be nested: repeated or optional text is
+// a hole whose stand-in has holes of its own, and part() takes it out.
 //
 // cmake/EmbedText.cmake puts the .cuh files into the library.
 
@@ -35,7 +35,7 @@ const KernelFile& kernel_file(std::string_view path);
 /// Its text alone.
 std::string_view file_text(std::string_view path);
 
-/// What goes where; `value` is anything that can be printed.
+/// A hole's name and its value, which is anything that can be printed.
 struct Hole {
   template <class Value>
   Hole(std::string_view hole_name, const Value& value) : name(hole_name), text(concat(value)) {}

@@ -15,9 +15,9 @@ struct SharedLibrary {
 /// Python's packages by their paths). A null handle without a reason where none is. Never throws.
 SharedLibrary loaded_library(std::span<const char* const> names);
 
-/// That one, or else the first that loads from the loader's path: two versions of CUDA's libraries in one process do
-/// not know each other's handles and contexts. It stays open for the life of the process: threads and exit handlers of
-/// CUDA's libraries must never outlive their code. Never throws.
+/// That one, or else the first that loads from the loader's path. Two versions of CUDA's libraries in one process do
+/// not know each other's handles and contexts. It stays open for the life of the process, because threads and exit
+/// handlers of CUDA's libraries must never outlive their code. Never throws.
 SharedLibrary open_library(std::span<const char* const> names);
 
 /// The folder that a library was loaded from, with a slash at its end; empty for a null handle.
@@ -26,10 +26,10 @@ std::string folder_of(const SharedLibrary& library);
 /// The address of a function; throws Error(kEnvironment) when the library is not there or lacks it.
 void* symbol_of(const SharedLibrary& library, const char* name);
 
-/// What was found of the driver and the CUDA runtime.
+/// The CUDA driver and runtime that were found.
 struct LibraryState {
   bool available = false;
-  std::string reason;  ///< when not available: what could not be loaded, in the loader's own words
+  std::string reason;  ///< if not available: the library that could not be loaded, in the loader's own words
   SharedLibrary driver;
   SharedLibrary runtime;
 };

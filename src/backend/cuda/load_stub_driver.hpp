@@ -4,10 +4,9 @@
 
 namespace scoremod::backend::cuda {
 
-/// Where the machine has no CUDA driver, puts a stub driver in its place for this process, so that cuDNN can build
-/// plans for a device that is elsewhere; nothing can be run. Where there is a driver, does nothing. Throws
-/// Error(kEnvironment) when the stub driver is not where the build and the installation put it: in scoremod/ beside
-/// libscoremod.so.
+/// On a machine without a CUDA driver, loads a stub driver into this process. cuDNN can then build plans for a device
+/// elsewhere; nothing can be run. With a driver it does nothing. Throws Error(kEnvironment) if the stub driver is not
+/// in scoremod/ beside libscoremod.so.
 void load_stub_driver();
 
 /// Why there is no driver, in the loader's words, where the stub driver is in its place; else empty. The CUDA runtime

@@ -36,7 +36,7 @@ void find(Function& function, const char* name) {
 const Blas& blas() {
   static const Blas functions = [] {
     if (cublas_library().handle == nullptr) {
-      fail_environment("no cuBLAS, which makes the products for the operands' gradients: ", cublas_library().reason);
+      fail_environment("no cuBLAS, which operand gradients need: ", cublas_library().reason);
     }
     Blas found{};
     find(found.create, "cublasCreate_v2");

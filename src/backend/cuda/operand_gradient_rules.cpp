@@ -1,4 +1,4 @@
-// What no pass of its own can be made for.
+// The problems that no pass of its own supports.
 #include <limits>
 
 #include "backend/cuda/operand_gradients.hpp"
@@ -31,8 +31,8 @@ std::string stride_reason(const AttentionProblem& problem, TensorRole role) {
 }  // namespace
 
 std::vector<UnsupportedReason> OperandGradients::unsupported_reasons(const compiler::CompiledProblem& problem) {
-  // Every member is named: one that is added does not compile until it is run or refused here. The sum takes the rows'
-  // own terms of o as it is given (given_deltas), and what the program reads of lengths and sinks.
+  // Every member is named: a new one does not compile until it is run or refused here. The sum takes o's terms as they
+  // are given (given_deltas), and lengths and sinks as the program reads them.
   [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
                                 dtype, dtype_o, dtype_d_o, dtype_gradients, q, k, v, o, d_o, dq, dk, dv, scale, lengths,
                                 sink, dropout, dropout_keys, given_deltas, program, operands, backward, stats,

@@ -39,7 +39,7 @@ struct Rows {
   }
 };
 
-/// What kernels count in. Blocks are smaller than that, and so are their first queries and keys.
+/// Kernels count in i32. Blocks are smaller than that, and so are their first queries and keys.
 std::int32_t i32(std::int64_t x) { return static_cast<std::int32_t>(x); }
 
 /// Whether heads of one batch add to the same sums of a block.
@@ -118,7 +118,7 @@ class GeneratedOperandGradients final : public OperandGradients {
     clear_sums(call, GradientSum::kTable);
     const KeyRange queries{0, problem_.seq_q}, keys{0, problem_.seq_kv};
     store(call, GradientSum::kZero, queries, keys);
-    // The kernel writes what it visits; a mask may make that less than everything.
+    // The kernel writes only the entries that it visits, and a mask may leave some out.
     const bool all = !compiled_.backward->mask.band && compiled_.backward->mask.kind != masks::MaskKind::kEmpty;
     if (!all) store(call, GradientSum::kStored, queries, keys);
   }
@@ -217,7 +217,8 @@ class GeneratedOperandGradients final : public OperandGradients {
     KernelModule::launch(deltas_, grid, kGradientThreads, arguments, call.parameters.stream);
   }
 
-  /// Of the heads [first_head, end_head); the scores in the workspace begin with those of `scores_head`.
+  /// Adds the contributions of the heads [first_head, end_head); the scores in the workspace begin with those of
+  /// `scores_head`.
   void add_contributions(const Call& call, std::int64_t b, std::int64_t first_head, std::int64_t end_head,
                          std::int64_t scores_head, KeyRange queries, KeyRange keys, KeyRange needed) const {
     const IndexOffsets& offsets = call.parameters.offsets;

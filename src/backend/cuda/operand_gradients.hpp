@@ -11,17 +11,17 @@
 
 namespace scoremod::backend::cuda {
 
-/// What the gradients of some operands cost in a pass of their own.
+/// The cost of some operand gradients in a pass of their own.
 struct OperandGradientCost {
   std::size_t workspace_bytes = 0;
   std::int64_t products = 0;  ///< matrix products that cuBLAS is called for
   std::int64_t blocks = 0;    ///< blocks of queries by keys
 };
 
-/// The gradients of captured float operands, whatever axes they vary along, tables included, in memory that does not
-/// grow with seq_q * seq_kv. cuBLAS makes S = scale Q K^T and dP = dO V^T of one block of queries and keys after the
-/// other; between them a kernel generated from the program's derivative makes P = exp(score' - LSE), the upstream
-/// gradient P (dP - rowsum(O dO)) and, from it, each operand's contributions, summed in float32.
+/// The gradients of float operands, with any axes, tables included, in memory that does not grow with seq_q * seq_kv.
+/// cuBLAS makes S = scale Q K^T and dP = dO V^T for one block of queries and keys after the other. A kernel generated
+/// from the program's derivative then makes P = exp(score' - LSE) and the upstream gradient P (dP - rowsum(O dO)). From
+/// it come each operand's contributions, summed in float32.
 ///
 /// Immutable: several threads may execute it at once, each with its own workspace. It must outlive the work that it
 /// enqueued and every CUDA graph that captured it.
@@ -29,7 +29,7 @@ class OperandGradients {
  public:
   /// Why the pass cannot run this problem; empty when it can. Needs no device.
   static std::vector<UnsupportedReason> unsupported_reasons(const compiler::CompiledProblem& problem);
-  /// What build() would cost at each execution. Needs no device.
+  /// The cost of build()'s pass at each execution. Needs no device.
   static OperandGradientCost cost(const compiler::CompiledProblem& problem, std::span<const std::uint32_t> operands);
 
   /// For the device that is current. `operands` are numbers of float operands of the program, each once, in ascending
@@ -38,17 +38,17 @@ class OperandGradients {
   static std::unique_ptr<const OperandGradients> build(const compiler::CompiledProblem& problem,
                                                        std::span<const std::uint32_t> operands);
 
-  /// What a trial on a device vouches for: structure_of_gradients() of these operands. Needs no device.
+  /// The structure that a trial on a device verifies: structure_of_gradients() of these operands. Needs no device.
   static Bytes structure(const compiler::CompiledProblem& problem, std::span<const std::uint32_t> operands);
 
   virtual ~OperandGradients() = default;
 
   /// As of cost().
   virtual std::size_t workspace_bytes() const = 0;
-  /// Enqueues the pass on parameters.stream of its device. Reads q, k, v, o, lse, d_o and the operands, and overwrites
+  /// Enqueues the pass on parameters.stream of its device. Reads q, k, v, o, lse, d_o and the operands. Overwrites
   /// tensors.d_operands[i] for each operand i that it was built for, unless that pointer is null; nothing else. All are
-  /// device pointers, and so is `workspace`, aligned to 64 bytes. Allocates nothing and waits for nothing, but for a
-  /// thread's first call on a device, which makes its cuBLAS handle; may be captured into a CUDA graph.
+  /// device pointers, and so is `workspace`, aligned to 64 bytes. It neither allocates nor waits and may be captured
+  /// into a CUDA graph. The exception is a thread's first call on a device, which makes its cuBLAS handle.
   virtual void execute(const BackwardTensors& tensors, const CallParameters& parameters,
                        std::span<std::byte> workspace) const = 0;
 };

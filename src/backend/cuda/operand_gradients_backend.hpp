@@ -4,8 +4,8 @@
 
 namespace scoremod::backend {
 
-/// The pass that makes gradients of captured operands and nothing else (operand_gradients.hpp), beside the backward of
-/// whichever engine runs on the CUDA device.
+/// The pass that computes operand gradients and nothing else (operand_gradients.hpp), beside the backward of any
+/// backend on the CUDA device.
 const Backend& operand_gradients_backend();
 
 }  // namespace scoremod::backend

@@ -8,10 +8,11 @@
 namespace scoremod::backend::cuda {
 namespace {
 
-// In bf16, where times were measured: the two products of matrices, and what the generated kernel takes for sums of few
-// entries. With a causal mask the kernel takes half as long, the products not.
+// The two MMAs, and the generated kernel for sums of few entries, in bf16, in which times were measured. With a causal
+// mask the kernel takes half as long, the MMAs not.
 constexpr double kProducts = 1.45, kKernel = 4.64;
-/// Beyond that, sums along queries and keys, in memory of which the cache holds much and little, and those of tables.
+/// More milliseconds for sums along queries and keys, in memory that the cache mostly holds and mostly doesn't, and for
+/// those of tables.
 constexpr double kCachedBlock = 2.7, kBlock = 6.8, kTable = 4.3;
 constexpr std::int64_t kCachedBytes = std::int64_t{128} << 20;
 

@@ -8,8 +8,8 @@
 
 namespace scoremod::backend::cuda {
 
-/// Milliseconds that OperandGradients takes for the gradients of these operands, scaled from what its kinds of sums
-/// were measured to take on an H200 (bench/results/operand_gradients.json). Pure.
+/// Milliseconds of OperandGradients for the gradients of these operands, scaled from the measured times of its kinds of
+/// sums on an H200 (bench/results/operand_gradients.json). Pure.
 double operand_gradients_time(const compiler::CompiledProblem& problem, std::span<const std::uint32_t> operands,
                               const DeviceRates& rates);
 

@@ -7,7 +7,7 @@ namespace scoremod::backend::cuda {
 /// would end their captures. Threads have different ones. Throws Error(kEnvironment).
 void* own_stream();
 
-/// Waits for what the calling thread enqueued on it.
+/// Waits for the calling thread's work on it.
 void wait_for_own_stream();
 
 }  // namespace scoremod::backend::cuda

@@ -60,8 +60,8 @@ SCOREMOD_FUNCTION int i32_floor_div(int x, int y) {
   return quotient - ((x % y != 0 && (x < 0) != (y < 0)) ? 1 : 0);
 }
 SCOREMOD_FUNCTION int i32_mod(int x, int y) { return y == 0 ? x : i32_sub(x, i32_mul(i32_floor_div(x, y), y)); }
-// By a constant above 0, where the compiler finds a product or a shift: ~x takes the place of a negative x, whose
-// quotient is then the complement.
+// For a constant divisor above 0, which the compiler turns into a multiplication or a shift. ~x takes the place of a
+// negative x, and the quotient is then the complement.
 SCOREMOD_FUNCTION int i32_floor_div_positive(int x, int y) {
   const int sign = x >> 31;
   return (int)((unsigned)(x ^ sign) / (unsigned)y) ^ sign;
@@ -88,9 +88,9 @@ SCOREMOD_FUNCTION float f32_sign(float x) { return is_nan(x) || x == 0.0f ? x : 
 SCOREMOD_FUNCTION float f32_relu(float x) { return is_nan(x) || x > 0.0f ? x : 0.0f; }
 // x / y of a positive constant whose reciprocal is not subnormal: the quotient by the reciprocal, corrected by its
 // remainder. Source: N. Brisebarre, J.-M. Muller, S. K. Raina, Accelerating Correctly Rounded Floating-Point Division
-// when the Divisor Is Known in Advance, IEEE Transactions on Computers 53(8), 2004. It rounds correctly, but subnormal
-// quotients and dividends below 2^-102, whose remainder is subnormal, may be off by one unit. The operator takes three
-// times as many instructions and a branch. The remainder of an infinity is NaN.
+// when the Divisor Is Known in Advance, IEEE Trans. Computers 53(8), 2004. It rounds correctly, but subnormal quotients
+// and dividends below 2^-102, whose remainder is subnormal, may be off by one unit. The operator takes three times as
+// many instructions and a branch. The remainder of an infinity is NaN.
 SCOREMOD_FUNCTION float f32_divide_by(float x, float y, float reciprocal) {
   const float near = x * reciprocal, quotient = fmaf(-fmaf(y, near, -x), reciprocal, near);
   return is_nan(quotient) ? near : quotient;

@@ -37,7 +37,7 @@ std::string constant(const Node& node) {
   fail_bug("no such type");
 }
 
-/// C's operator where it means just what the op means, for f32.
+/// C's operator for an f32 op, if it means just the same.
 const char* f32_operator(Op op) {
   switch (op) {
     case Op::kAdd: return "+";
@@ -133,7 +133,7 @@ std::string by_constant(const Node& node, const Node& divisor, const std::string
   if (node.type != Type::kI32 || (!quotient && node.op != Op::kMod) || divisor.op != Op::kConstant) return {};
   const std::int32_t y = ir::constant_i32(divisor);
   if (y <= 0) return {};
-  // A shift rounds down, and the lowest bits are what it leaves.
+  // A shift rounds down, and the lowest bits are the remainder.
   if (const auto bits = static_cast<std::uint32_t>(y); std::has_single_bit(bits))
     return quotient ? concat(x, " >> ", std::countr_zero(bits)) : concat(x, " & ", y - 1);
   return concat(quotient ? "i32_floor_div_positive(" : "i32_mod_positive(", x, ", ", y, ")");

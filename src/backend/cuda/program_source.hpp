@@ -12,9 +12,9 @@
 #include "scoremod/problem.hpp"
 
 namespace scoremod::embedded {
-/// What generated code calls: ir/scalar_eval.hpp's meaning of each op in float32, and loads of each dtype. Goes before
-/// any statements(). CUDA C++ for NVRTC, and C++ for a host compiler, which is how tests see what it means; both must
-/// be told not to contract products and sums (--fmad=false, -ffp-contract=off).
+/// The functions that generated code calls: ir/scalar_eval.hpp's meaning of each op in float32, and loads of each
+/// dtype. Goes before any statements(). It is CUDA C++ for NVRTC, and C++ for a host compiler, which tests use. Both
+/// must be told not to contract products and sums (--fmad=false, -ffp-contract=off).
 extern const std::string_view kProgramPrelude;
 }  // namespace scoremod::embedded
 
@@ -22,27 +22,28 @@ namespace scoremod::backend::cuda {
 
 /// More nodes than this are not made into a kernel: compiling one takes NVRTC minutes from there on.
 inline constexpr std::size_t kMaxKernelNodes = 4096;
-/// Likewise for the operands that a kernel reads, because a kernel's parameters are limited to 4 KiB.
+/// The limit of operands that a kernel reads, because a kernel's parameters are limited to 4 KiB.
 inline constexpr std::size_t kMaxKernelOperands = 128;
 
-/// Where generated code has the strides of broadcast operands, the extents and strides of tables and the integers of
-/// the program from.
+/// The source of broadcast operands' strides, tables' extents and strides, and the program's integers in generated
+/// code.
 enum class OperandSizes : std::uint8_t {
   kCompiledIn,  ///< they are numbers in the text
-  /// Of operand N from `p.operands[N].stride` (elements) and `.extent`, one for each dimension; the i32 constants of
-  /// argument_constants() from `p.call.constants`. So problems that differ in them alone have the same text.
+  /// The strides (elements) and extents of operand N are `p.operands[N].stride` and `.extent`, one for each dimension.
+  /// The i32 constants of argument_constants() are in `p.call.constants`. So problems that differ in them alone have
+  /// the same text.
   kArguments,
 };
 
-/// The nodes whose values are arguments of a kernel, in the order of `p.call.constants`: i32 constants such as a
-/// window's length, at most kMaxArgumentConstants. Not 0 and 1, which other nodes' texts may go by, nor a divisor:
-/// dividing by a number that the compiler knows takes a fraction of the time.
+/// The nodes whose values are arguments of a kernel, in the order of `p.call.constants`. They are i32 constants such as
+/// a window's length, at most kMaxArgumentConstants. 0, 1 and divisors are not among them. Other nodes' texts may
+/// depend on 0 and 1, and dividing by a known number takes a fraction of the time.
 std::vector<NodeId> argument_constants(const Program& program);
 inline constexpr std::size_t kMaxArgumentConstants = 8;
 
 /// Writes a program's nodes as statements of a function of one element. Their free variables are `score` and `upstream`
-/// (float), `b`, `h`, `q`, `kv` (int: local indices), `offset_b`, `offset_h`, `offset_q`, `offset_kv` (int: the call's
-/// offsets) and, for each operand that is read, a pointer operand_name().
+/// (float), `b`, `h`, `q` and `kv` (int: local indices), and the call's offsets. The offsets are `offset_b`,
+/// `offset_h`, `offset_q` and `offset_kv` (int). Each operand that is read has a pointer operand_name().
 class ProgramSource {
  public:
   /// `program` has the operands of the problem's; both must outlive this.
@@ -58,8 +59,8 @@ class ProgramSource {
     offered_[node] = std::move(where) + " ? " + std::move(expression) + " : ";
   }
 
-  /// Statements that define variable() of each of these nodes and of everything that they need, but for what earlier
-  /// calls have written.
+  /// Statements that define variable() of each of these nodes and of everything that they need, except variables of
+  /// earlier calls.
   std::string statements(std::span<const NodeId> nodes);
 
   /// The variable that holds a node's value: float, int or bool.

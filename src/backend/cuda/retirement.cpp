@@ -21,7 +21,7 @@ void run(const std::function<void()>& job) {
     if (library().available && missing_driver().empty()) relaxed.emplace();
     job();
   } catch (const Error&) {
-    // The driver is gone already, and with it what the plan held.
+    // The driver is gone already, and with it the plan's objects.
   }
 }
 
@@ -31,7 +31,7 @@ void retire(std::function<void()> job) noexcept {
   try {
     BackgroundThread::of_process<Retirement>().add([job = std::move(job)] { run(job); });
   } catch (const std::exception&) {
-    // The system gave no thread or no memory: what the plan held stays until the process ends.
+    // The system gave no thread or no memory: the plan's objects stay until the process ends.
   }
 }
 

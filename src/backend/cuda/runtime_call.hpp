@@ -16,8 +16,8 @@ namespace scoremod::backend::cuda {
 /// Throws Error(kEnvironment) with the runtime's own text, or with missing_driver()'s, unless the call succeeded.
 void check_runtime(cudaError_t status, const char* call);
 
-/// Lets the calling thread, for the object's life, make calls that another thread's capture of a CUDA graph would
-/// forbid, such as allocations, on streams that capture nothing.
+/// While it lives, the calling thread may make calls that another thread's capture of a CUDA graph would forbid, such
+/// as allocations. They must be on streams that capture nothing.
 class RelaxedCapture {
  public:
   RelaxedCapture();

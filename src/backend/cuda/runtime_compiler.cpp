@@ -100,8 +100,8 @@ class Compilation {
     Result result = kInvalidOption;
     if (report) {
       options.push_back("--ptxas-options=-v");
-      // What NVRTC finds in the driver's cache it gives without ptxas having said anything. Earlier versions know
-      // neither the option nor a cache.
+      // A hit in the driver's cache has no messages of ptxas. Earlier NVRTC versions know neither the option nor a
+      // cache.
       options.push_back("--no-cache");
       result = compile(options);
       if (result == kInvalidOption) options.pop_back();

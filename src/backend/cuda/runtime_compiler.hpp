@@ -9,13 +9,13 @@ namespace scoremod::backend::cuda {
 /// (sm_90a), which PTX carries nowhere.
 enum class Instructions : std::uint8_t { kCommon, kOfArchitecture };
 
-/// Compiles CUDA C++ with NVRTC for devices of this compute capability (90 for sm_90): to machine code, or to PTX where
-/// this NVRTC is older than the device. No fast math, and products and sums are not contracted, so that each operation
-/// rounds as float32 does on the host. Needs no device. Throws Error(kEnvironment) when NVRTC cannot be loaded, with
-/// the loader's text, or does not know the architecture; Error(kBug) with the compiler's log when the source is wrong.
+/// Compiles CUDA C++ with NVRTC for devices of this compute capability (90 for sm_90): to machine code, or to PTX if
+/// this NVRTC is older than the device. There is no fast math and no contraction, so each operation rounds as float32
+/// does on the host. Needs no device. Throws Error(kEnvironment) if NVRTC cannot be loaded, with the loader's text, or
+/// does not know the architecture. Throws Error(kBug) with the compiler's log if the source is wrong.
 ///
-/// `report`, if it is given, gets what ptxas says of each kernel: registers, shared memory, bytes that it spills. It is
-/// the same each time: nothing is taken from the driver's cache then, which keeps no report.
+/// `report`, if it is given, gets ptxas' report on each kernel: registers, shared memory, bytes of register spills. It
+/// is complete each time: the driver's cache, which keeps no report, is not used then.
 std::string compile_kernels(const std::string& source, int compute_capability, std::string* report = nullptr,
                             Instructions instructions = Instructions::kCommon);
 

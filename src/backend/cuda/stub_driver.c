@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* What loading "succeeds" with. Nothing can be launched, so that nothing ever looks at it. */
+/* The handle of every successful load. Nothing can be launched, so nothing ever looks at it. */
 static char loaded;
 
 static CUresult store(void** place) {

@@ -6,7 +6,7 @@
 
 namespace scoremod::backend::cuda {
 
-/// What device memory is aligned to by CUDA's allocator, and what kernels' scratch memory is laid out for.
+/// The alignment of CUDA's allocator, and of kernels' scratch memory.
 inline constexpr std::size_t kWorkspaceAlignment = 256;
 
 /// Bytes to ask for so that aligned() has `bytes` left, wherever the caller's memory begins (a multiple of 64).

@@ -102,7 +102,7 @@ class CudnnBackend final : public Backend {
     reasons.push_back(
         unsupported(Rule::kNoOperandGradient,
                     concat("cuDNN does not write the gradient of '",
-                           problem.problem.program.operands()[*task.operand_gradient].name, "' beside dq, dk and dv")));
+                           problem.problem.program.operands()[*task.operand_gradient].name, "' with dq, dk and dv")));
     return false;
   }
 
@@ -125,11 +125,10 @@ class CudnnBackend final : public Backend {
       reasons.push_back(unsupported(Rule::kUnexploredVersion, concat("no pattern is known for cuDNN ",
                                                                      device.cudnn_version, ": expected a cuDNN 9")));
     } else if (!table.verified() && verification::verification_mode() == verification::Mode::kNever) {
-      reasons.push_back(
-          unsupported(Rule::kVerificationForbidden,
-                      concat("the patterns were seen to be right on ", table.seen_on(), ", and not on ",
-                             device.architecture, " with cuDNN ", device.cudnn_version,
-                             "; SCOREMOD_VERIFICATION=never forbids the trial that would show what they compute")));
+      reasons.push_back(unsupported(
+          Rule::kVerificationForbidden,
+          concat("the patterns were verified on ", table.seen_on(), ", not on ", device.architecture, " with cuDNN ",
+                 device.cudnn_version, "; SCOREMOD_VERIFICATION=never forbids the trial that would verify them")));
     }
   }
 

@@ -30,16 +30,16 @@ class DirectionPlan {
 
   std::size_t workspace_bytes() const { return workspace_bytes_; }
   const LoweredModifier& modifier() const { return modifier_; }
-  /// Of the workspace, for what is computed before cuDNN runs.
+  /// The bytes of the workspace for operands that are computed before cuDNN runs.
   std::size_t computed_bytes() const { return computed_bytes_; }
 
-  /// Enqueues the computed operands' kernel and cuDNN's plan. Where no stats pointer is given, the LSE goes into the
-  /// workspace, which is aligned to 256 bytes. Throws Error(kInvalidArgument) in another context
-  /// than the one that the plan was made in.
+  /// Enqueues the computed operands' kernel and cuDNN's plan. Without a stats pointer, the LSE goes into the workspace,
+  /// which is aligned to 256 bytes. Throws Error(kInvalidArgument) in another context than the one that the plan was
+  /// made in.
   void execute(const CallPointers& call, const CallParameters& parameters, std::span<std::byte> workspace) const;
 
  private:
-  /// Where one of the engine's pointers comes from.
+  /// The source of one of the backend's pointers.
   struct Source {
     enum class Kind : std::uint8_t { kAttention, kOperand, kWorkspace, kOffset, kScale };
     Kind kind = Kind::kAttention;
@@ -61,7 +61,7 @@ class DirectionPlan {
   std::size_t computed_bytes_ = 0;
   std::vector<std::size_t> computed_places_;
   std::size_t stats_place_ = 0;
-  std::vector<Source> sources_;  ///< one for each of the engine's uids
+  std::vector<Source> sources_;  ///< one for each of the plan's uids
 };
 
 }  // namespace scoremod::backend::cudnn

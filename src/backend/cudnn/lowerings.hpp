@@ -21,13 +21,13 @@ struct Lowerings {
 };
 
 /// Every lowering worth trying: with all patterns that `allowed` is true of, and then without those that a slower
-/// pattern can take the place of. What is built here, ahead of time, and for a test is built of this list.
+/// pattern can take the place of. Builds here, ahead of time and for a test all use this list.
 Lowerings lowerings(const compiler::CompiledProblem& problem, const PlanTask& task, const PatternFilter& allowed);
 
 /// True of the patterns that the table has seen to be right in a direction. Keeps a reference to the table.
 PatternFilter right_patterns(const PatternTable& table, Direction direction);
 
-/// Which part of a pattern table speaks for a problem.
+/// The part of a pattern table that applies to a problem.
 RowClass row_class(const AttentionProblem& problem);
 
 }  // namespace scoremod::backend::cudnn

@@ -7,9 +7,9 @@
 namespace scoremod::backend::cudnn {
 namespace {
 
-/// Seen with 9.19 on an H200: dq, dk and dv all NaN, where LSEs were far below zero or no row had a key, in 4 of some
-/// 4000 random problems, all of one query row, and in one of 1944, of two. A trial sees that for some inputs only. With
-/// 17 rows and more none was wrong.
+/// With 9.19 on an H200, dq, dk and dv were all NaN for some problems with very low LSEs or without any key. They were
+/// 4 of some 4000 random problems, all of one query row, and one of 1944, of two. A trial sees that for some inputs
+/// only. With 17 rows and more none was wrong.
 constexpr std::int64_t kMinBackwardRows = 16;
 
 using problem::TensorRole;
@@ -64,23 +64,21 @@ std::vector<UnsupportedReason> problem_objections(const AttentionProblem& proble
   Reasons reasons;
   object_to_places(problem, reasons);
   if (direction == Direction::kBackward && (d_o || dq || dk || dv)) {
-    reasons.push_back(unsupported(Rule::kGradientLayout,
-                                  "gradients have layouts of their own: cuDNN's graphs are built with those of q, k, "
-                                  "v and o"));
+    reasons.push_back(unsupported(
+        Rule::kGradientLayout, "gradients have layouts of their own: cuDNN's graphs require those of q, k, v and o"));
   }
   if (sink != Sink::kNone) {
     reasons.push_back(unsupported(Rule::kSink, concat("the softmax has a sink (", to_string(sink),
-                                                      "): cuDNN's graphs with score functions are built without")));
+                                                      "): cuDNN's graphs with score functions have no sink")));
   }
   if (dropout > 0) {
-    reasons.push_back(
-        unsupported(Rule::kDropout, concat("weights are dropped (dropout is ", dropout,
-                                           "): cuDNN's generator is its own, and its mask cannot be computed again")));
+    reasons.push_back(unsupported(Rule::kDropout, concat("weights are dropped (dropout is ", dropout,
+                                                         "): cuDNN cannot reproduce scoremod's dropout mask")));
   }
   if (max_logit) {
-    reasons.push_back(unsupported(Rule::kMaxLogit,
-                                  "the largest scores are an output (max_logit): cuDNN's graphs with "
-                                  "score functions are built without"));
+    reasons.push_back(unsupported(
+        Rule::kMaxLogit,
+        "the largest scores are an output (max_logit): cuDNN's graphs with score functions do not write them"));
   }
   if (is_float8(dtype)) {
     reasons.push_back(unsupported(Rule::kDtype, concat("q, k and v are ", to_string(dtype),
@@ -101,14 +99,13 @@ std::vector<UnsupportedReason> problem_objections(const AttentionProblem& proble
                                    ": cuDNN's backward of few rows writes NaN for some inputs")));
   }
   const bool fixed_order = deterministic && direction == Direction::kBackward;
-  // cuDNN 9.19 generates a kernel that does not compile for every modifier of the value that was tried there, and for
-  // some shapes with a mask alone.
+  // The kernels that cuDNN 9.19 generates there do not compile for any tried modifier of the value, and for some shapes
+  // with a mask alone.
   if (fixed_order && compute_capability && *compute_capability / 10 == kDataCentreBlackwell) {
-    reasons.push_back(
-        unsupported(Rule::kDeterministic,
-                    concat("gradients that are the same bits each time are wanted: cuDNN's kernels for that do "
-                           "not compile with score functions on sm_",
-                           *compute_capability)));
+    reasons.push_back(unsupported(
+        Rule::kDeterministic, concat("deterministic gradients are wanted: cuDNN's kernels for them do not compile with "
+                                     "score functions on sm_",
+                                     *compute_capability)));
   }
   return reasons;
 }

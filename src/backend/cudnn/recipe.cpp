@@ -121,7 +121,7 @@ Candidate candidate_of(const compiler::CompiledProblem& problem, const PlanTask&
     candidate.notes.push_back(concat("writes the gradient of '", name, "' too"));
   }
   if (!table.verified()) {
-    candidate.notes.push_back(concat("its patterns were seen to be right on ", table.seen_on(), " and not on ",
+    candidate.notes.push_back(concat("its patterns were verified on ", table.seen_on(), " and not on ",
                                      target.architecture, " with cuDNN ", target.cudnn_version,
                                      ": a trial on the device decides whether it is used"));
   }

@@ -30,7 +30,7 @@ class CudnnRecipe final : public Recipe {
   const Lowering lowering_;
 };
 
-/// A lowering as the planner sees it; the target's pattern table says what its patterns take and whether they were
+/// A lowering as the planner sees it. The target's pattern table has its patterns' times and says whether they were
 /// verified.
 Candidate candidate_of(const compiler::CompiledProblem& problem, const PlanTask& task, Lowering lowering,
                        const DeviceTarget& target);

@@ -69,7 +69,7 @@ StructuralKey structural_key(const LoweredModifier& modifier, const AttentionPro
   key.dim_qk = problem.dim_qk;
   key.dim_v = problem.dim_v;
   key.one_batch = problem.batch == 1;
-  key.one_key_head = problem.heads_kv == 1;
+  key.one_kv_head = problem.heads_kv == 1;
   key.one_query_head = problem.heads_q == problem.heads_kv;
   key.one_row = problem.seq_q == 1;
   key.rows_to_keys = problem.seq_q <=> problem.seq_kv;
@@ -81,13 +81,13 @@ StructuralKey structural_key(const LoweredModifier& modifier, const AttentionPro
 std::string canonical_text(const StructuralKey& key) {
   // Names every member: one that is added does not compile until it is written too.
   const auto& [architecture, cudnn_version, direction, dtype, deterministic, bias_gradient, dim_qk, dim_v, one_batch,
-               one_key_head, one_query_head, one_row, rows_to_keys, computed, modifier, revision, plan_revision] = key;
+               one_kv_head, one_query_head, one_row, rows_to_keys, computed, modifier, revision, plan_revision] = key;
   std::string computed_text;
   for (const StructuralKey::Computed& operand : computed) computed_text += text_of(operand);
   return concat("revision ", revision, ", ", plan_revision, "; ", architecture, "; cudnn ", cudnn_version, "; ",
                 direction == Direction::kForward ? "forward" : "backward", " ", to_string(dtype),
                 deterministic ? " deterministic" : "", bias_gradient ? text_of(*bias_gradient) : "", "; dims ", dim_qk,
-                " ", dim_v, "; batch ", count(one_batch), " heads ", count(one_key_head), " group ",
+                " ", dim_v, "; batch ", count(one_batch), " heads ", count(one_kv_head), " group ",
                 count(one_query_head), "; rows ", count(one_row), " ",
                 rows_to_keys == 0  ? "="
                 : rows_to_keys < 0 ? "<"

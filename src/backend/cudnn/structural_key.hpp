@@ -13,11 +13,11 @@
 
 namespace scoremod::backend::cudnn {
 
-/// To be raised when what a trial runs, or what a StructuralKey says, changes so that older verdicts say too little.
+/// Raise it when a change of trials or of StructuralKey makes older verdicts insufficient.
 inline constexpr int kVerificationRevision = 2;
 
-/// What a trial of one lowering vouches for: two lowerings with equal keys are both right or both wrong. Sizes are told
-/// apart where kernels are, at 1; a stride is 0, 1 or more, and a constant 0, 1, positive, negative or not a number.
+/// The key of a lowering's trial: two lowerings with equal keys are both right or both wrong. Sizes count only as 1 or
+/// more, as kernels see them. A stride is 0, 1 or more, and a constant 0, 1, positive, negative or not a number.
 struct StructuralKey {
   std::string architecture;   ///< such as "sm_90"
   std::string cudnn_version;  ///< such as "9.19.0"
@@ -26,7 +26,7 @@ struct StructuralKey {
   bool deterministic = false;                 ///< of a backward
   std::optional<BiasGradient> bias_gradient;  ///< written beside dq, dk and dv
   std::int64_t dim_qk = 0, dim_v = 0;
-  bool one_batch = false, one_key_head = false, one_query_head = false;  ///< the last of each key/value head
+  bool one_batch = false, one_kv_head = false, one_query_head = false;  ///< one_query_head: for each KV head
   bool one_row = false;
   std::strong_ordering rows_to_keys = std::strong_ordering::equal;  ///< how seq_q compares with seq_kv
   struct Computed {

@@ -11,7 +11,7 @@
 
 namespace scoremod::backend::reference {
 
-/// Reads a tensor into dense order; zero where a ragged or paged one has no row.
+/// Reads a tensor into dense order; rows that a varlen or paged one lacks are zero.
 template <class Real>
 std::vector<Real> load_dense(const problem::StridedTensor& tensor, const void* data) {
   std::vector<Real> values(static_cast<std::size_t>(tensor.elements()));
@@ -21,9 +21,8 @@ std::vector<Real> load_dense(const problem::StridedTensor& tensor, const void* d
   return values;
 }
 
-/// The same of q, k, v, o or a gradient, in the order batch, heads, sequence, dim: the numbers that it stands for,
-/// where it is of eight bits. `operands` are the call's, in the order of the declarations; other dense tensors need
-/// none.
+/// The values of q, k, v, o or a gradient, in the order batch, heads, sequence, dim. `operands` are the call's, in the
+/// order of the declarations, which only FP8 tensors need for their scales.
 template <class Real>
 std::vector<Real> load_dense(const AttentionProblem& problem, problem::TensorRole role, const void* data,
                              std::span<const void* const> operands = {}) {

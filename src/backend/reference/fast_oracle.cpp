@@ -24,7 +24,7 @@ using problem::TensorRole;
 constexpr std::size_t kBlockRows = 32;
 constexpr double kZero = 0;
 
-/// One thread's memory. A unit of work is one (batch, key/value head), whose dk and dv it owns.
+/// One thread's memory. A unit of work is one (batch, KV head), whose dk and dv it owns.
 class Worker {
  public:
   Worker(OracleTask& task, const Progress& progress)
@@ -34,7 +34,7 @@ class Worker {
         keys_(static_cast<std::size_t>(problem_.seq_kv)),
         dim_qk_(static_cast<std::size_t>(problem_.dim_qk)),
         dim_v_(static_cast<std::size_t>(problem_.dim_v)),
-        // The user's own program: what the passes made of it is not to be trusted here.
+        // The user's own program: the passes' result is not trusted here.
         program_(problem_.program, task.operands, task.parameters.offsets, problem_.seq_kv),
         k_(keys_, dim_qk_),
         k_transposed_(dim_qk_, keys_),
@@ -122,7 +122,7 @@ class Worker {
     report(static_cast<std::int64_t>(rows));
   }
 
-  /// From one row of products of q and k: the scores, the weights, what is kept, and the LSE.
+  /// Computes the scores, the weights, the kept keys and the LSE from one row of products of q and k.
   void weigh(std::int64_t query, std::size_t r) {
     double* scores = scores_.row(r);
     double* weights = weights_.row(r);

@@ -4,12 +4,12 @@
 
 namespace scoremod::backend::reference {
 
-/// The oracle's results, made fast: float64 as forward<double> and backward<double> of naive_attention.hpp, but with
+/// The oracle's results, made fast: float64 as forward<double> and backward<double> of naive_attention.hpp. It uses
 /// matrix products of blocks, programs computed over strips of keys (strip_evaluator.hpp), and a thread for each batch
-/// and key/value head. They agree with the naive ones up to the order of sums, which a test holds them to.
+/// and KV head. A test compares them with the naive ones, up to the order of sums.
 ///
-/// Use these where the oracle's time is waited for: trials of plans, which run before a first call. Use the naive ones
-/// where a result defines what is right: check() and the tests, which also hold these.
+/// Use these for trials of plans, which run before a first call that waits. Use the naive ones if a result defines what
+/// is right: in check() and in tests, which also hold these.
 ///
 /// `threads` is the most that are used, 0 for one for each core; problems of few scores take one. `progress` is called
 /// from any of them, one at a time. With several threads the sums of an operand's gradient over batches and heads are

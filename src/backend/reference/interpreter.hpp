@@ -44,14 +44,14 @@ class Interpreter {
   /// The program's operands must be those of the views. Both must outlive the interpreter.
   Interpreter(const Program& program, const std::vector<OperandView>& operands, const IndexOffsets& offsets);
 
-  /// Moves what functions give from now on (ir::Rounding::kFunction) by this part of the larger of 1 and it; of those
-  /// that are never 0, by this part of it. What is not finite stays.
+  /// Moves the results of functions (ir::Rounding::kFunction) from now on by this part of the larger of 1 and the
+  /// result. Functions that are never 0 move by this part of the result. Values that are not finite stay.
   void move_functions(double part) { function_move_ = part; }
 
   /// Computes every node. score is already scaled; upstream is read by derivatives only.
   void evaluate(const Element& element, Real score, Real upstream = 0);
 
-  /// Of the last evaluated element.
+  /// The value of the last evaluated element.
   Real value() const { return values_[program_.value()].f; }
   /// Whether the mask keeps the key and its modified score is not -inf.
   bool keeps() const;
@@ -59,7 +59,7 @@ class Interpreter {
   Real at(NodeId node) const { return values_[node].f; }
   /// Any node's value; the program says which member holds it.
   const ir::Scalar<Real>& scalar(NodeId node) const { return values_[node]; }
-  /// What a kGather node would be at other indices.
+  /// The value of a kGather node at other indices.
   ir::Scalar<Real> gathered(const Node& node, std::span<const std::int64_t> indices) const;
   /// The entry, in dense order, that a kOperandAdjoint root adds to.
   std::int64_t target_entry(const Root& root) const;

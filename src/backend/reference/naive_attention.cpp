@@ -84,7 +84,7 @@ class Backward {
   }
 
  private:
-  /// What a problem with given deltas takes as it is bound; nothing otherwise.
+  /// The o and LSE of a problem with given deltas, as the call passes them; empty otherwise.
   struct Given {
     std::vector<Real> o;
     std::vector<float> lse;
@@ -106,7 +106,7 @@ class Backward {
     return compiled.backward->program;
   }
 
-  /// Of a sum of products along the head dim of v, by Moves::difference.
+  /// The move of a sum of products along the head dim of v, by Moves::difference.
   Real move_of(const Real* d_o, const Real* other) const {
     if (difference_ == 0) return 0;
     return static_cast<Real>(difference_ * magnitudes(d_o, other, problem_.dim_v));

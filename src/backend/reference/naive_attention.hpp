@@ -9,8 +9,8 @@
 
 namespace scoremod::backend::reference {
 
-/// Checked pointers of what a call reads; operands in the order of the declarations. d_o is needed by the backward
-/// only, o and lse by that of a problem with given deltas: without them it makes its own.
+/// Checked pointers to a call's inputs; operands are in the order of the declarations. Only the backward needs d_o.
+/// Only that of a problem with given deltas needs o and lse; others make their own.
 struct InputTensors {
   const void* q = nullptr;
   const void* k = nullptr;
@@ -38,9 +38,8 @@ void for_each_row(const AttentionProblem& problem, const Progress& progress, con
   }
 }
 
-/// Dense tensors, also where memory is ragged or paged: o [batch, heads_q, seq_q, dim_v], lse and max_logit [batch,
-/// heads_q, seq_q]. o is as it is in memory, times 'scale_o' where it is of eight bits; amax_o has one element, of o
-/// itself.
+/// Dense tensors, even if memory is varlen or paged: o [batch, heads_q, seq_q, dim_v], lse and max_logit [batch,
+/// heads_q, seq_q]. o is as stored, times 'scale_o' if it is FP8; amax_o has one element, of the unscaled o.
 template <class Real>
 struct ForwardResult {
   std::vector<Real> o, lse, max_logit, amax_o;
@@ -53,33 +52,33 @@ Real larger_magnitude(Real largest, Real number) {
   return magnitude > largest || std::isnan(magnitude) ? magnitude : largest;
 }
 
-/// Dense tensors, in the order batch, heads, sequence, dim; operand gradients in the order of the declarations, each
-/// dense in the operand's own dimensions, empty for operands that are not floating.
+/// Dense tensors, in the order batch, heads, sequence, dim. Operand gradients are in the order of the declarations,
+/// each dense in the operand's own dimensions, empty for operands that are not floating.
 template <class Real>
 struct BackwardResult {
   std::vector<Real> dq, dk, dv;
   std::vector<std::vector<Real>> d_operands;
 };
 
-/// What an evaluation is moved by on purpose, with signs: as far as another implementation may be off.
+/// Signed errors that are added to an evaluation on purpose, as large as another implementation's may be.
 struct Moves {
   double score = 0;     ///< each score, relative to the magnitudes of its products
   double function = 0;  ///< as Interpreter::move_functions(); and the LSE, by its own exponentials and logarithm
-  /// The gradient of each weight, in the same way, and the delta that it is less in its row, the other way: where one
-  /// key has all the weight, all that is left is by how much each of these equal sums is off.
+  /// The gradient of each weight moves by this, and its row's delta the other way. If one key has all the weight, the
+  /// two should cancel, and only their errors are left.
   double difference = 0;
-  double smallest_weight = 0;  ///< weights below are 0, as of a device that flushes what is not a normal number
+  double smallest_weight = 0;  ///< weights below are 0, as on a device that flushes subnormals
 };
 
 /// Attention as its definition reads, one row of scores at a time, everything computed anew in Real.
 ///
-/// Real = double is the oracle: nothing is rounded on the way. Real = float is what a plain implementation in the
-/// problem's own dtype computes: sums in float32 in index order, and the weights, the output and the gradient of the
-/// scores rounded to the dtype, as they are when they are stored between matrix products (to bf16 where q, k and v are
-/// of eight bits, and with them o, d_o and the gradients, in units of what is stored). How far it is from the oracle
-/// says how exact another implementation of the same problem can be expected to be.
+/// Real = double is the oracle: nothing is rounded on the way. Real = float is a plain implementation in the problem's
+/// own dtype, with sums in float32 in index order. The weights, the output and the gradient of the scores are rounded
+/// to the dtype, as if stored between matrix products. With FP8 q, k and v they are rounded to bf16, and so are o, d_o
+/// and the gradients, in units of the stored numbers. Its distance from the oracle says how exact another
+/// implementation can be expected to be.
 ///
-/// A key without influence (masked, or with a modified score of -inf) is skipped altogether, so that what it holds
+/// A key without influence (masked, or with a modified score of -inf) is skipped altogether, so that its contents
 /// cannot matter.
 template <class Real>
 ForwardResult<Real> forward(const compiler::CompiledProblem& compiled, const InputTensors& inputs,

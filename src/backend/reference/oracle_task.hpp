@@ -12,7 +12,7 @@
 
 namespace scoremod::backend::reference {
 
-/// One call of the fast oracle: what its threads share.
+/// One call of the fast oracle: the state that its threads share.
 struct OracleTask {
   OracleTask(const compiler::CompiledProblem& compiled_problem, const InputTensors& inputs, const CallParameters& call)
       : compiled(compiled_problem),

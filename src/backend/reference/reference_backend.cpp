@@ -61,7 +61,7 @@ class ReferenceBackward final : public BackwardPlan {
   const CompiledProblem compiled_;
 };
 
-/// About what the interpreter takes; far above the tiled path for every size.
+/// The interpreter's approximate cost; far above the tiled path for every size.
 constexpr double kFlopsPerMillisecond = 5e3;
 
 class ReferenceBackend final : public Backend {

@@ -6,7 +6,7 @@
 
 namespace scoremod::backend {
 
-/// Runs every valid problem, slowly, in float64: the definition of what a problem means.
+/// Runs every valid problem, slowly, in float64. It defines the meaning of a problem.
 const Backend& reference_backend();
 
 namespace reference {

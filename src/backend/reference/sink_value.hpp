@@ -10,8 +10,7 @@
 
 namespace scoremod::backend::reference {
 
-/// What the sums of a head's rows have beside their keys' terms: empty without a sink, and where it is -inf, whose term
-/// is zero.
+/// The sink's term in the sums of a head's rows: empty without a sink, and if it is -inf, whose term is zero.
 template <class Real>
 std::optional<Real> sink_value(const AttentionProblem& problem, const std::vector<OperandView>& operands,
                                std::int64_t head) {

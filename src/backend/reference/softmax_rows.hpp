@@ -20,15 +20,15 @@ namespace scoremod::backend::reference {
 
 using problem::TensorRole;
 
-/// What the plain evaluation rounds to the dtype; the oracle rounds nothing.
+/// The plain evaluation rounds to the dtype here; the oracle rounds nothing.
 template <class Real>
 Real as_stored(Real x, DType dtype) {
   if constexpr (std::is_same_v<Real, float>) return round_to(dtype, x);
   return x;
 }
 
-/// What the plain evaluation rounds of a tensor beside q, k and v of eight bits: numbers to bf16, in the unit of what
-/// is multiplied with them.
+/// The plain evaluation rounds tensors other than FP8 q, k and v to bf16, in the unit of the tensor that they are
+/// multiplied with.
 template <class Real>
 Real as_multiplied(const AttentionProblem& problem, Real unit, Real x) {
   if constexpr (std::is_same_v<Real, float>) {
@@ -51,9 +51,9 @@ Real dot(const Real* x, const Real* y, std::int64_t size) {
   return std::accumulate(sums.begin(), sums.end(), Real(0));
 }
 
-/// dot(x, y), for the plain evaluation of a sum that is subtracted from another of the same terms: in the other order.
-/// In the same one the rounding of both would cancel where one key has all the weight, as no implementation's does that
-/// makes the one by a matrix product and the other row by row.
+/// dot(x, y), for the plain evaluation of a sum that is subtracted from another of the same terms. It adds in the other
+/// order, because equal roundings would cancel if one key has all the weight. Real implementations don't cancel them:
+/// one sum comes from an MMA and the other row by row.
 template <class Real>
 Real dot_backwards(const Real* x, const Real* y, std::int64_t size) {
   if constexpr (!std::is_same_v<Real, float>) return dot(x, y, size);
@@ -62,7 +62,7 @@ Real dot_backwards(const Real* x, const Real* y, std::int64_t size) {
   return sum;
 }
 
-/// Of what dot(x, y) adds up; in double, as it is a size and not a result.
+/// The sum of the magnitudes that dot(x, y) adds; in double, as it is a size and not a result.
 template <class Real>
 double magnitudes(const Real* x, const Real* y, std::int64_t size) {
   double sum = 0;
@@ -84,7 +84,7 @@ struct Row {
   Real lse = 0;
   Real sink_weight = 0;  ///< of the sink, beside the keys'
   Real max_logit = 0;    ///< of the kept keys' modified scores
-  /// What dropout multiplies each weight by where it goes into the output: 0, or what makes up for those.
+  /// The dropout factor of each weight in the output: 0, or the factor that makes up for dropped ones.
   std::vector<Real> share;
 };
 
@@ -104,7 +104,7 @@ class SoftmaxRows {
         unit_q(unit_of(TensorRole::kQ, inputs)),
         unit_k(unit_of(TensorRole::kK, inputs)),
         unit_v(unit_of(TensorRole::kV, inputs)),
-        // The user's own program: what the passes made of it is not to be trusted here.
+        // The user's own program: the passes' result is not trusted here.
         program_(problem.program, operands, parameters.offsets),
         dropout_(problem, parameters.dropout_seed, parameters.dropout_offset, parameters.offsets, inputs.operands),
         moves_(moves) {
@@ -119,7 +119,7 @@ class SoftmaxRows {
   const Real* q_row(std::int64_t b, std::int64_t h, std::int64_t i) const {
     return q.data() + ((b * problem.heads_q + h) * problem.seq_q + i) * problem.dim_qk;
   }
-  /// Number of a key/value row for this query head; times the head dim it is the row's start.
+  /// Number of a KV row for this query head; times the head dim it is the row's start.
   std::int64_t key_row(std::int64_t b, std::int64_t h, std::int64_t j) const {
     const std::int64_t group = problem.heads_q / problem.heads_kv;
     return (b * problem.heads_kv + h / group) * problem.seq_kv + j;
@@ -188,7 +188,7 @@ class SoftmaxRows {
     const DType dtype = problem::dtype_of(problem, TensorRole::kO);
     return as_stored(saturate(dtype, o * scale_o), dtype);
   }
-  /// What a backward takes from there.
+  /// The o that a backward reads from there.
   Real taken(Real o) const {
     if constexpr (std::is_same_v<Real, float>) return as_multiplied(problem, 1 / unit_v, stored(o) / scale_o);
     return o;
@@ -213,7 +213,7 @@ class SoftmaxRows {
     return row_;
   }
 
-  /// Whether `stored` is what float32 leaves of an LSE, which may be further from it than weights can bear.
+  /// Whether `stored` is the float32 rounding of an LSE, which may be too far from it for weights.
   static bool is_rounded(Real lse, float stored) {
     const auto exact = static_cast<double>(lse), kept = static_cast<double>(stored);
     if (!std::isfinite(kept) || !std::isfinite(exact)) return true;
@@ -239,7 +239,7 @@ class SoftmaxRows {
     return maximum;
   }
 
-  /// What Moves::score is of.
+  /// The quantity that Moves::score is relative to.
   Real score_move(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
     const double terms = magnitudes(q_row(b, h, i), k_row(b, h, j), problem.dim_qk);
     return static_cast<Real>(moves_.score * std::abs(static_cast<double>(scale)) * terms);

@@ -10,9 +10,9 @@
 
 namespace scoremod::backend::reference {
 
-/// Computes a program in float64 at a strip of keys of one query, node by node over all of its lanes, and each node no
-/// more often than it changes. What an op computes is the same inline function as the interpreter's, so that the two
-/// agree bit for bit; how values are found and kept is not.
+/// Computes a program in float64 at a strip of keys of one query, node by node over all of its lanes. Each node is
+/// computed no more often than it changes. Ops are the interpreter's inline functions, so the two agree bit for bit.
+/// Values are found and kept in another way.
 class StripEvaluator {
  public:
   /// The most keys of a strip: few enough that the values of an ordinary program stay in the second-level cache.
@@ -22,11 +22,11 @@ class StripEvaluator {
   StripEvaluator(const Program& program, const std::vector<OperandView>& operands, const IndexOffsets& offsets,
                  std::int64_t keys);
 
-  /// Computes what does not change within a head, or with the query of it.
+  /// Computes nodes that do not change within a head, or with its query.
   void begin_head(std::int64_t batch, std::int64_t head);
   void begin_query(std::int64_t query);
-  /// Computes everything at `count` keys from `first` on. The scores, and what a derivative takes as upstream, must
-  /// stay until the results have been read.
+  /// Computes everything at `count` keys from `first` on. The scores, and a derivative's upstream, must stay until the
+  /// results have been read.
   void evaluate(std::int64_t first, std::size_t count, const double* scores, const double* upstream = nullptr);
 
   /// A node's values of the last strip.
@@ -37,7 +37,7 @@ class StripEvaluator {
   void add_contributions(const Root& root, const std::uint8_t* kept, std::vector<double>& gradient) const;
 
  private:
-  /// What a node's value changes with, which says when it is computed and how many lanes it has.
+  /// The axes that a node's value varies over, which decide when it is computed and its number of lanes.
   enum class Level : std::uint8_t { kHead, kQuery, kKey, kScore };
 
   struct Values {
@@ -52,8 +52,8 @@ class StripEvaluator {
   void compute(NodeId id);
   void compute_leaf(const Node& node, Values& out);
   void read_operand(const Node& node, Values& out);
-  /// Calls body(lane, place) for the lanes of the strip, where the place is that of the entry that a read at these
-  /// indices reads, counted in the strides (one for each dimension of the operand).
+  /// Calls body(lane, place) for the lanes of the strip. The place is the entry that a read at these indices reads,
+  /// counted in the strides (one for each dimension of the operand).
   template <class Body>
   void for_each_place(const OperandView& operand, std::span<const NodeId> indices,
                       const std::array<std::int64_t, kMaxTableRank>& strides, const Body& body) const;

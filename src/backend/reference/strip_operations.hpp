@@ -16,15 +16,15 @@ struct Lanes {
   std::size_t step = 1;  ///< 0 where all lanes share one value
 };
 
-/// Where a node's values go, one a lane, in the member of its type.
+/// The destination of a node's values, one a lane, in the member of its type.
 struct WritableLanes {
   double* f = nullptr;
   std::int32_t* i = nullptr;
   std::uint8_t* b = nullptr;
 };
 
-/// Computes a node that has arguments, the first of which are of this type, for `count` lanes. What an op computes is
-/// the interpreter's inline function, chosen once for all lanes.
+/// Computes a node that has arguments, the first of which are of this type, for `count` lanes. The op is the
+/// interpreter's inline function, chosen once for all lanes.
 void compute_lanes(const Node& node, Type arg_type, const std::array<Lanes, kMaxArgs>& args, std::size_t count,
                    const WritableLanes& out);
 

@@ -34,7 +34,7 @@ struct Range {
   double low, high;
 };
 
-/// Where an op's arguments are taken from: its domain and the kinks beside which it is smooth.
+/// The ranges of an op's arguments: its domain and the kinks beside which it is smooth.
 std::vector<Range> ranges_of(Op op) {
   switch (op) {
     case Op::kLog:
@@ -95,7 +95,7 @@ std::vector<Op> float_ops() {
   return ops;
 }
 
-/// Where a derivative of zero, or the upstream as it is, would be a fault.
+/// Ops for which a derivative of zero, or the upstream unchanged, would be a fault.
 std::vector<Op> ops_with_own_derivative() {
   std::vector<Op> ops = float_ops();
   std::erase_if(ops, [](Op op) { return op == Op::kToF32 || !autodiff::is_differentiable(op); });

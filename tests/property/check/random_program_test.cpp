@@ -138,7 +138,7 @@ TEST(RandomProgram, CoversEveryOpAndEveryKindOfOperand) {
     masked += program.keep() != kNoNode;
     for (const Node& node : program.nodes()) reading_score += node.op == Op::kScore;
   }
-  // What only derivatives and problems give a meaning to.
+  // Ops that have a meaning only in derivatives and problems.
   const auto is_bound = [](Op op) { return op == Op::kUpstream || op == Op::kScale; };
   for (const ir::OpInfo& row : ir::op_table()) EXPECT_EQ(ops.contains(row.op), !is_bound(row.op)) << row.name;
   EXPECT_EQ(axes.size(), 16u);
@@ -163,7 +163,7 @@ TEST(RandomProgram, SmoothProgramsUseEverySmoothFunction) {
       if (reads[n]) ops.insert(program.nodes()[n].op);
     }
   }
-  // Functions of the score: these are what derivatives are tested on.
+  // Functions of the score, on which derivatives are tested.
   for (const Op op : {Op::kExp,        Op::kExp2,    Op::kExpm1, Op::kLog,      Op::kLog1p, Op::kSqrt,     Op::kRsqrt,
                       Op::kReciprocal, Op::kSin,     Op::kCos,   Op::kTan,      Op::kAtan,  Op::kAtan2,    Op::kErfc,
                       Op::kTanh,       Op::kSigmoid, Op::kErf,   Op::kSoftplus, Op::kGelu,  Op::kGeluTanh, Op::kSilu,

@@ -62,7 +62,7 @@ Element<float> random_element(std::uint64_t seed) {
   return element;
 }
 
-/// What attention sees of a key: its value's bits, or that it is dropped.
+/// Attention's view of a key: its value's bits, or that it is dropped.
 std::string seen(const Program& program, const Element<float>& element) {
   const auto values = interpret(program, element);
   const float value = values[program.value()].f;

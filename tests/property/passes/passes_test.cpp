@@ -1,4 +1,4 @@
-// What holds of simplify, share and differentiate for every program.
+// Properties of simplify, share and differentiate that hold for every program.
 #include <random>
 #include <string>
 

@@ -5,7 +5,7 @@
 namespace scoremod::analysis {
 namespace {
 
-/// Of the value of a program, which must not be the score's.
+/// Whether the value of a program depends on differences alone; it must not be the score's.
 bool value_is_of_differences(const char* text) {
   const Program program = Program::parse(text);
   return of_differences(program)[program.value()];

@@ -46,7 +46,7 @@ TEST(Differentiate, SoftCapIsPlainArithmeticOnTheForwardValue) {
 }
 
 TEST(Differentiate, ASurrogateHasTheDerivativeOfItsSecondArgument) {
-  // Straight through: the derivative of what is rounded.
+  // Straight through: the derivative of the rounded number.
   EXPECT_EQ(d_score("value = surrogate(round(score * 3.0), score * 3.0)", 0.7, 2), 6);
   EXPECT_EQ(d_score("value = surrogate(score * score, 0.0)", 0.7), 0);
   EXPECT_EQ(d_score("value = score * surrogate(score, 0.0)", 0.7), 0.7);
@@ -115,7 +115,7 @@ TEST(Differentiate, Kinks) {
   EXPECT_EQ(d_score("value = sqrt(score)", 0), kInf);
 }
 
-// What is not chosen gets zero, whatever its derivative is there.
+// A branch that is not chosen gets zero, whatever its derivative is there.
 TEST(Differentiate, UntakenBranchesGiveExactlyZero) {
   EXPECT_EQ(d_score("value = select(score > 0.0, log(score), 0.0)", 0), 0);
   EXPECT_EQ(d_score("value = select(score > 0.0, log(score), 0.0)", -1), 0);
@@ -125,7 +125,7 @@ TEST(Differentiate, UntakenBranchesGiveExactlyZero) {
   EXPECT_EQ(d_score("value = select(score < 80.0, exp(score * score * score), 1.0)", 1000), 0);
   EXPECT_EQ(d_score("value = select(score > 0.0, pow(score, 0.5), 0.0)", 0), 0);
   EXPECT_EQ(d_score("value = select(score > 0.0, 1.0 / score, 0.0)", 0), 0);
-  // The same function used under two conditions, neither of which holds.
+  // One function is used under two conditions, neither of which holds.
   const char* twice =
       "let l = log(score)\n"
       "value = select(score > 0.0, l, 0.0) + select(score > 1.0, l, 0.0)";

@@ -7,7 +7,7 @@
 namespace scoremod::backend {
 namespace {
 
-/// Three devices, of which it notes the current one.
+/// Three devices. It notes the current one.
 class ThreeDevices final : public MemorySpace {
  public:
   MemoryKind kind() const override { return MemoryKind::kCuda; }

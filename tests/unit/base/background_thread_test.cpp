@@ -38,7 +38,7 @@ TEST(BackgroundThread, EndsAfterTheJobUnderWayAndDropsTheRest) {
   for (int i = 0; i < 5; ++i) thread.add([&] { ++done; });
   began.wait();
   std::thread ending([&] { thread.end(); });
-  // What is added while it ends is either dropped or was there before the end.
+  // A job that is added while it ends is either dropped or was there before the end.
   may_end.count_down();
   ending.join();
   EXPECT_GE(done, 1);

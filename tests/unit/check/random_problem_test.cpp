@@ -27,7 +27,7 @@ RandomProblemOptions small_problems() {
   return options;
 }
 
-/// What some problems can show.
+/// Counts of the faults that some problems can show.
 struct Shown {
   int problems = 0;
   int without_key = 0;  ///< no row has one
@@ -78,9 +78,9 @@ Shown shown_by(std::uint64_t first_seed, int problems, const RandomProblemOption
   return shown;
 }
 
-/// Of 20000 problems 7.3 % were without a key, 48.6 % partly kept, and the score mattered to 73.4 % of those with a
-/// backward. Each bound is 7.7 standard deviations of its binomial away or more, that is, it fails once in 1e13 runs or
-/// more. Of programs taken as they are first drawn, with masks of any kind, they are 25 %, 16 % and 49 %.
+/// Measured on 20000 problems: 7.3 % had no key, 48.6 % were partly kept, and the score mattered to 73.4 % of those
+/// with a backward. Each bound is 7.7 standard deviations of its binomial away or more: it fails at most once in 1e13
+/// runs. Programs as first drawn, with masks of any kind, have 25 %, 16 % and 49 %.
 TEST(RandomProblem, CanMostlyShowAFault) {
   const Shown shown = shown_by(test::test_seed(), 1000, small_problems());
   EXPECT_GT(shown.without_key, 10);

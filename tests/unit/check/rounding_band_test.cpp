@@ -77,7 +77,8 @@ TEST(RoundingBand, LeavesOutTheRoundingOfAnLseThatIsNotRead) {
   EXPECT_LT(dv_band(false), 1e-5);
 }
 
-/// Keys of equal weights whose values cancel in the end: what the sum is rounded to on the way is larger than all else.
+/// Keys of equal weights whose values cancel in the end: the rounding errors of the partial sums are larger than all
+/// else.
 TEST(RoundingBand, HoldsTheRoundingsOfTheOutputsOwnSum) {
   const compiler::CompiledProblem compiled = one_row("0.0");
   ProblemInputs given = random_inputs(compiled.problem);

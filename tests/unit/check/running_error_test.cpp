@@ -140,7 +140,7 @@ TEST(RunningError, BoundsFloat32Evaluation) {
         const double found = type == Type::kI32
                                  ? std::abs(static_cast<double>(rounded.scalar(node).i) - exact.scalar(node).i)
                                  : std::abs(static_cast<double>(rounded.at(node)) - exact.at(node));
-        // What is beyond first order, and what float32 loses below its normal numbers.
+        // The last terms allow for errors beyond first order, and for float32's loss below its normal numbers.
         ASSERT_LE(found, 1.001 * error.at(node) + 0x1p-126) << number << ", node " << node << "\n"
                                                             << program.to_string();
         if (error.at(node) > 0x1p-100) closest = std::max(closest, found / error.at(node));

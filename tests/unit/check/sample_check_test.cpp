@@ -36,7 +36,7 @@ AttentionProblem problem_of(const char* program, DType dtype) {
   return test::problem_for(Program::parse(program), problem);
 }
 
-/// What the cpu backend writes for a problem.
+/// The cpu backend's outputs for a problem.
 struct Outputs {
   explicit Outputs(const AttentionProblem& of)
       : problem(of), inputs(random_inputs(problem, {test::test_seed(), {}})), buffers(problem, buffers_of(inputs)) {

@@ -81,7 +81,7 @@ TEST(Pipeline, TheDerivativesMaskIsOfItsOwnNodes) {
   const AttentionProblem problem = problem_with(
       "value = select(kv_idx <= q_idx & (h < 1 | (b + kv_idx) % 3 == 0), tanh(score), -inf)\nkeep = kv_idx + 5 > q_idx",
       true);
-  // Where all steps run both programs number the mask's nodes alike; where the forward is left as it was, they don't.
+  // If all steps run, both programs number the mask's nodes alike; if the forward is left unchanged, they don't.
   for (const std::vector<std::string>& disabled :
        {std::vector<std::string>{}, {"simplify", "share", "simplify_normalized"}, {"simplify", "normalize_mask"}}) {
     compiler::PipelineOptions options;

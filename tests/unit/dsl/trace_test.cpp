@@ -216,7 +216,7 @@ TEST(Literal, IsRefusedWhereTheTypeCannotHoldIt) {
   EXPECT_NO_THROW(Int(INT32_MIN));
 }
 
-// What must not compile: each would have to convert silently, or decide on a value that is not known yet.
+// Expressions that must not compile: each would have to convert silently, or decide on a value that is not known yet.
 template <class X, class Y>
 concept Adds = requires(X x, Y y) {
   x + y;

@@ -11,7 +11,7 @@
 namespace scoremod::explaining {
 namespace {
 
-/// An engine of the host of which only its plans' times are known.
+/// A host backend that only knows its plans' times.
 class TimedEngine : public test::WillingEngine {
  public:
   TimedEngine(const char* name, double milliseconds, std::optional<std::size_t> workspace = {})

@@ -149,7 +149,7 @@ constexpr Spelling kSpellings[] = {
     {"q_doc == kv_doc & q_idx >= kv_idx", "documents: kv_idx - q_idx <= 0; q_doc == kv_doc"},
     {"q_doc == kv_doc & abs(q_idx - kv_idx) <= 4", "documents: -4 <= kv_idx - q_idx <= 4; q_doc == kv_doc"},
     {"select(q_doc == kv_doc, q_idx >= kv_idx, false)", "documents: kv_idx - q_idx <= 0; q_doc == kv_doc"},
-    // What has no class of its own keeps the band that follows from it.
+    // A mask without a class of its own keeps the band that follows from it.
     {"pad", "general: pad"},
     {"(q_idx - kv_idx) % 2 == 0", "general: (q_idx - kv_idx) % 2 == 0"},
     {"abs(q_idx - kv_idx) <= 4 & (q_idx - kv_idx) % 2 == 0", "general: -4 <= kv_idx - q_idx <= 4; %0 % 2 == 0"},
@@ -162,7 +162,7 @@ constexpr Spelling kSpellings[] = {
     {"kv_idx < length & q_doc == kv_doc", "general: q_doc == kv_doc; kv_idx < length"},
     {"select(pad, q_idx - kv_idx == 1, q_idx - kv_idx == 3)",
      "general: -3 <= kv_idx - q_idx <= -1; select(pad, %0 == 1, %0 == 3)"},
-    // A sum that wraps for valid indices is not what it seems.
+    // A sum that wraps for valid indices is not the plain comparison.
     {"q_idx + 2147483647 >= kv_idx", "general: q_idx + 2147483647 >= kv_idx"},
     {"q_idx * 4 >= kv_idx * 4", "general: q_idx * 4 >= kv_idx * 4"},
     {"abs(2 * (q_idx - kv_idx) - 3) <= 3", "general: abs(2 * (q_idx - kv_idx) - 3) <= 3"},
@@ -230,7 +230,7 @@ TEST(ClassifyMask, NamesTheBottomRightDiagonalWhereTheSizesSayIt) {
 }
 
 TEST(ClassifyMask, AMaskOfManyTermsEndsInGeneralTermsAndNotInLongWork) {
-  // Each term alone is hard, and there are many: the allowance runs out, and what is not proven stays a term.
+  // Each term alone is hard, and there are many: the allowance runs out, and unproven terms stay terms.
   std::string keep = "q_idx >= kv_idx";
   for (int i = 0; i < 60; ++i) {
     keep += " & (kv_idx < " + std::to_string(3 * i) + " | q_idx < " + std::to_string(5 * i) + " | q_idx - kv_idx > " +
@@ -242,7 +242,7 @@ TEST(ClassifyMask, AMaskOfManyTermsEndsInGeneralTermsAndNotInLongWork) {
   EXPECT_EQ(test::check_split(program, mask, context, 1), "");
 }
 
-/// Steps of the proofs about a mask of `count` terms, none of which follows from the others.
+/// Steps of the proofs about a mask of `count` independent terms.
 std::int64_t work_of(const char* op, const char* before, const char* after, int count) {
   std::string keep;
   for (int i = 0; i < count; ++i) keep += (i == 0 ? "" : op) + (before + std::to_string(3 * i)) + after;

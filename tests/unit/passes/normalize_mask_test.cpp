@@ -51,7 +51,7 @@ constexpr Rewrite kHoisted[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Hoisted, NormalizeMask, testing::ValuesIn(kHoisted));
 
-// Where -inf may become something else, nothing moves: inf + -inf and 0 * -inf are NaN, -1 * -inf is inf.
+// Nothing moves if -inf may become something else: inf + -inf and 0 * -inf are NaN, -1 * -inf is inf.
 constexpr const char* kUnmoved[] = {
     "value = select(pad, score, -inf) + x",       "value = select(pad, score, -inf) + score",
     "value = select(pad, score, -inf) + inf",     "value = select(pad, score, -inf) + slope * f32(kv_idx)",

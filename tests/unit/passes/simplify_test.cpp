@@ -22,8 +22,8 @@ struct Case {
   const char* after;
 };
 
-/// A program whose only root of interest is an expression of this type over x, y, z (f32), i, j, k (i32) and s, t, u
-/// (bool).
+/// A program whose only root of interest is an expression of this type. Its variables are x, y, z (f32), i, j, k (i32)
+/// and s, t, u (bool).
 Program program_of(Type type, const std::string& expression) {
   std::string text;
   for (const char* name : {"x", "y", "z"}) text += std::string("operand ") + name + ": f32 []\n";
@@ -32,7 +32,7 @@ Program program_of(Type type, const std::string& expression) {
   text += "table at: f32 rank 1\n";
   switch (type) {
     case Type::kF32: return Program::parse(text + "value = " + expression);
-    // What a table is read at is seen in full; a cast to f32 would round.
+    // A table's index is compared in full; a cast to f32 would round.
     case Type::kI32: return Program::parse(text + "value = at[" + expression + "]");
     case Type::kBool: return Program::parse(text + "value = score\nkeep = " + expression);
   }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kRows = 40, kDim = 8;
 
-/// A backward that looks at what it is given of the forward.
+/// A backward that looks at the forward's outputs.
 class LookingBackward final : public backend::BackwardPlan {
  public:
   std::size_t workspace_bytes() const override { return 0; }

@@ -53,7 +53,7 @@ class SpoiledForward final : public backend::ForwardPlan {
   std::unique_ptr<backend::ForwardPlan> plan_;
 };
 
-/// How a fake engine's candidates behave.
+/// The behaviour of a fake backend's candidates.
 struct Behaviour {
   double milliseconds = 1;
   std::vector<double> others = {};  ///< the times of further candidates
@@ -214,24 +214,24 @@ TEST(PlanTask, PassesOverWhatIsRefusedAndWhatDoesNotFit) {
   EXPECT_EQ(large.builds, 0);
 }
 
-/// What was built and verified for one length serves another, and what was not waits.
-TEST(PlanTask, TakesWhatIsAtHandForANewLengthAndLeavesTheFasterForLater) {
-  const FakeEngine slow("at hand", {.milliseconds = 2, .kept_by_key = true}),
-      fast("not at hand", {.milliseconds = 1, .kept_by_key = true});
-  const auto at_hand = [](Request& request) { request.at_hand = true; };
+/// A plan that was built and verified for one length serves another; others wait.
+TEST(PlanTask, TakesAReadyPlanForANewLengthAndLeavesTheFasterForLater) {
+  const FakeEngine slow("ready", {.milliseconds = 2, .kept_by_key = true}),
+      fast("not ready", {.milliseconds = 1, .kept_by_key = true});
+  const auto ready_only = [](Request& request) { request.ready_only = true; };
   constexpr const char* kProgram = "value = score * 11.5";
-  const Answer none = answer_of(problem_of(kProgram), {&slow, &fast}, Level::kVerified, at_hand);
+  const Answer none = answer_of(problem_of(kProgram), {&slow, &fast}, Level::kVerified, ready_only);
   EXPECT_EQ(none.chosen, "");
   EXPECT_EQ(slow.builds + fast.builds, 0);
   answer_of(problem_of(kProgram), {&slow}, Level::kVerified);
   const int builds = slow.builds;
   EXPECT_GT(builds, 0);
-  const Answer served = answer_of(problem_of(kProgram, 700), {&slow, &fast}, Level::kVerified, at_hand);
-  EXPECT_EQ(served.chosen, "at hand");
+  const Answer served = answer_of(problem_of(kProgram, 700), {&slow, &fast}, Level::kVerified, ready_only);
+  EXPECT_EQ(served.chosen, "ready");
   EXPECT_TRUE(served.answer.considered.front().left_for_later);
   EXPECT_EQ(slow.builds, builds) << "a new length builds nothing";
   EXPECT_EQ(fast.builds, 0);
-  EXPECT_EQ(answer_of(problem_of(kProgram, 700), {&slow, &fast}, Level::kVerified).chosen, "not at hand");
+  EXPECT_EQ(answer_of(problem_of(kProgram, 700), {&slow, &fast}, Level::kVerified).chosen, "not ready");
 }
 
 /// One program may run on both, with a workspace that one of them has asked for.
@@ -271,7 +271,7 @@ TEST(PlanTask, BuildsWhileTheContextIsMadeWhatNeedsNone) {
 TEST(PlanTask, LearnsFromTheStoreWhatWasRefusedInAnotherProcess) {
   const test::ScratchFolder folder;
   set_plan_store_directory(folder.path().string());
-  // Engines of one kind in two processes: what this process remembers of the one says nothing of the other.
+  // Backends of one kind in two processes: this process's memory of the one does not hold for the other.
   const Behaviour refuses{.refusal = "not today", .kept_by_key = true, .refusal_key = "compiler 1"};
   Behaviour later = refuses;
   later.refusal_key = "compiler 2";
@@ -336,7 +336,7 @@ TEST(PlanTask, AutotuneTakesTheFastestByTheClock) {
   }
 }
 
-/// What a timed call leaves out, an engine would read or write at address 0.
+/// A tensor missing from a timed call would make a backend read or write at address 0.
 TEST(PlanTask, AutotuneBindsAllThatAProblemHas) {
   const FakeEngine one("one", {.milliseconds = 1}), two("two", {.milliseconds = 2});
   AttentionProblem problem = problem_of("value = score * 5.25").problem;

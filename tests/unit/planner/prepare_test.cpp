@@ -39,7 +39,7 @@ std::vector<std::string> ids(const std::vector<UnsupportedReason>& reasons) {
   return all;
 }
 
-/// An engine of the host whose backward needs more memory than its forward.
+/// A host backend whose backward needs more memory than its forward.
 class HungryBackward final : public test::WillingEngine {
  public:
   const char* name() const override { return "hungry"; }
@@ -90,7 +90,7 @@ class MeetingRecipe final : public backend::Recipe {
   std::latch& meeting_;
 };
 
-/// An engine of the host that makes the gradients of operands in a pass of their own.
+/// A host backend that computes operand gradients in a pass of their own.
 class PassOfItsOwn : public test::WillingEngine {
  public:
   const char* name() const override { return "apart"; }
@@ -129,7 +129,7 @@ class Counting final : public PassOfItsOwn {
   mutable std::atomic<int> asked{0};
 };
 
-/// What the forward's build found.
+/// The result of the forward's build.
 std::string found_by_forward(const PassOfItsOwn& engine) {
   const std::vector<const backend::Backend*> engines{&engine};
   const backend::Target target{backend::host_memory().describe(), 0, 0, true};

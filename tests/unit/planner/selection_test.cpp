@@ -106,7 +106,7 @@ TEST(Selection, SaysWhatThisBuildWasMadeWithout) {
           select(list({name, "cpu"}));
         },
         ErrorCode::kUnsupported);
-    // It is not there: what leaves it out has its wish.
+    // It is not there, so leaving it out changes nothing.
     EXPECT_EQ(names(list({"-" + name})), (Names{"cpu", "reference"}));
   }
   EXPECT_FALSE(backend::is_left_out("cpu"));

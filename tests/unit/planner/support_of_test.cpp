@@ -23,7 +23,7 @@ class NothingBackward final : public backend::BackwardPlan {
   void execute(const backend::BackwardTensors&, const backend::CallParameters&, std::span<std::byte>) const override {}
 };
 
-/// Says what it is asked to say, and runs nothing.
+/// Gives the answers that it is told, and runs nothing.
 class TalkingBackend final : public test::WillingEngine {
  public:
   explicit TalkingBackend(bool reads_lse) : reads_lse_(reads_lse) {}

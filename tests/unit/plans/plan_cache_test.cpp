@@ -286,7 +286,7 @@ TEST(PlanCache, ManyThreadsOnFewKeysUnderPressure) {
 }
 
 TEST(PlanCache, TheProcessCountsEveryCacheWhileItLives) {
-  clear_plan_cache();  // of what other tests of this process have left
+  clear_plan_cache();  // of other tests' leftovers in this process
   const PlanCacheStatistics before = cache_statistics().plans;
   {
     Cache first("first"), second("second");

@@ -188,10 +188,10 @@ TEST(PlanStore, SaysWhichFolderCannotBeMadeAndWhy) {
   std::filesystem::path deep = folder.path();
   for (int i = 0; i < 20'000; ++i) deep /= "a";
   const std::pair<std::filesystem::path, std::string> cases[] = {
-      {folder.path() / "file", "/file: what has its name is no folder;"},
-      {folder.path() / "file" / "below", "/file: what has its name is no folder;"},
+      {folder.path() / "file", "/file: a file with this name is no folder;"},
+      {folder.path() / "file" / "below", "/file: a file with this name is no folder;"},
       {folder.path() / "loop" / "below", "/loop/below: Too many levels of symbolic links;"},
-      {folder.path() / "dangling" / "below", "/dangling: what has its name is a symbolic link to nothing;"},
+      {folder.path() / "dangling" / "below", "/dangling: a broken symbolic link has this name;"},
       {deep, "/a: File name too long;"},
   };
   for (const auto& [path, why] : cases) {

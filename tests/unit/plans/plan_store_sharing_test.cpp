@@ -18,7 +18,7 @@ namespace {
 
 using test::ScratchFolder;
 
-/// Whether the process ended with what its body said being true.
+/// Whether the process ended with its body returning true.
 bool succeeds(pid_t child) {
   int status = 0;
   return ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
@@ -43,7 +43,7 @@ TEST(PlanStore, AFullDiskLeavesNothingBehind) {
   PlanStore(folder.path()).save(before);
   const pid_t child = start_process([&] {
     const Warnings warnings;
-    // What the system sends beside the error would end a process that has not thought of it.
+    // The signal beside the error would end a process that does not handle it.
     ::signal(SIGXFSZ, SIG_DFL);
     const rlimit limit{1000, 1000};
     ::setrlimit(RLIMIT_FSIZE, &limit);

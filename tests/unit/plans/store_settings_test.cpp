@@ -20,7 +20,7 @@ namespace {
 
 using test::ScratchFolder;
 
-/// The variables as a test wants them, and as they were afterwards. Those that are not named are not set.
+/// The variables as a test wants them, restored afterwards. Variables that are not named are not set.
 class Environment {
  public:
   explicit Environment(const std::map<std::string, std::string>& wanted) {

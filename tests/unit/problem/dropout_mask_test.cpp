@@ -73,7 +73,7 @@ TEST(DropoutMask, IsIndependentOfItsNeighboursAndOfOtherCalls) {
   }
 }
 
-/// A higher probability drops what a lower one does, and more.
+/// A higher probability drops every weight that a lower one drops, and more.
 TEST(DropoutMask, GrowsWithTheProbability) {
   const DropoutMask few(0.2f, 3, 4), many(0.6f, 3, 4);
   for (std::int64_t kv = 0; kv < 500; ++kv) EXPECT_LE(many.keeps(0, 1, 2, kv), few.keeps(0, 1, 2, kv));
@@ -91,7 +91,7 @@ TEST(DropoutMask, DropsRunsOfAnyAlignment) {
   }
 }
 
-/// What others go by who compute the mask themselves: docs/problem.md.
+/// Programs that compute the mask themselves rely on docs/problem.md.
 TEST(DropoutMask, IsWhatTheDocumentSays) {
   constexpr std::uint64_t kSeed = 0x0123'4567'89ab'cdef, kOffset = 0xfedc'ba98'7654'3210;
   const auto key = philox({0x7654'3210, 0xfedc'ba98, 0, 0}, {0x89ab'cdef, 0x0123'4567});

@@ -55,7 +55,7 @@ TEST(ImpliedOperands, HaveTheKeysOfDropout) {
   test::expect_refusal(concat("shape: expected [", problem.batch, ", 4]"), [&] { validate(problem); });
 }
 
-TEST(ImpliedOperands, HaveTheFactorsOfTensorsOfEightBits) {
+TEST(ImpliedOperands, HaveTheScalesOfFp8Tensors) {
   const auto names = [](const AttentionProblem& problem) {
     std::vector<std::string> found;
     for (const OperandSpec& spec : with_implied_operands(problem).operands) {

@@ -39,7 +39,7 @@ TEST(MakeInputs, ValuesLieAsTheirTensorDoes) {
   const auto& of_x = inputs.operands[0].bytes;
   EXPECT_EQ(load_element<double>(of_x.data(), DType::kF16, 0), 0.5);
   EXPECT_EQ(load_element<double>(of_x.data(), DType::kF16, 3), -2);
-  EXPECT_EQ(of_x[2], std::byte{0xff});  // gaps stay what they are in random inputs
+  EXPECT_EQ(of_x[2], std::byte{0xff});  // gaps are as in random inputs
   EXPECT_EQ(load_element<double>(inputs.operands[1].bytes.data(), DType::kI32, 2), -4);
 }
 

@@ -16,7 +16,7 @@ std::string refusal(const std::string& text) {
   return test::refusal([&] { parse_problem_file(text); });
 }
 
-/// What is ragged has layout THD without saying so.
+/// A varlen problem has layout THD by default.
 TEST(ParseProblem, ReadsWhereSequencesLie) {
   const AttentionProblem ragged = parse_problem(
       R"({"batch": 2, "heads_q": 1, "seq_q": 8, "seq_kv": 9, "dim_qk": 4, "layout": "BHSD", "tokens_q": 11,
@@ -120,7 +120,7 @@ TEST(ParseProblem, PackedLayoutsAreStrides) {
   EXPECT_EQ(of_two.k, (TensorLayout{Layout::kSBHD, Strides{24, 8, 48, 1}}));
   EXPECT_EQ(of_two.v, of_two.k);
   EXPECT_EQ(of_two.o.layout, Layout::kBHSD);
-  // Of one tensor, beside others.
+  // One tensor's packed layout beside others.
   const AttentionProblem mixed = packed_problem(R"("layout": "BHSD", "k": "BS2HD", "v": "BS2HD")");
   EXPECT_EQ(mixed.q.layout, Layout::kBHSD);
   EXPECT_EQ(mixed.k.strides, (Strides{5 * 24, 4, 24, 1}));

@@ -10,7 +10,7 @@ AttentionProblem problem_of(bool backward) {
   problem.seq_q = 3;
   problem.dim_v = 8;
   problem.backward = backward;
-  // Named as other tensors are: names alone must not decide what is bound where.
+  // Named as other tensors are: names alone must not decide the binding.
   problem.program = Program::parse(
       "operand o: f32 [h]\noperand q: f32 []\noperand n: i32 []\nvalue = score * o + q\nkeep = kv_idx < n");
   problem.operands = {{"n", DType::kI32, {}, {}}, {"q", DType::kF32, {}, {}, false}, {"o", DType::kF32, {1}, {}}};

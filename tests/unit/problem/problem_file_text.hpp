@@ -46,7 +46,7 @@ inline constexpr const char* kFull = R"({
   }
 })";
 
-/// The same with a part of it replaced, which must be there.
+/// A copy with a part of it replaced, which must be there.
 std::string replaced(const std::string& from, const std::string& to);
 
 }  // namespace scoremod

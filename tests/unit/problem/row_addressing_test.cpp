@@ -87,7 +87,7 @@ TEST(RowAddressing, PagedRowsLieInTheBlocksOfTheTable) {
   }
   const RowAddressing k(problem, TensorRole::kK), v(problem, TensorRole::kV);
   EXPECT_EQ(k.positions(1, operands), 3);
-  // Of a pool [9, 3 heads, 2, 7]: position 2 of batch 1 is the first of block 5.
+  // Pages [9, 3 heads, 2, 7]: position 2 of batch 1 is the first of page 5.
   EXPECT_EQ(k.rows(1, 2, operands).row(2), (5 * 3 + 2) * 2 * 7);
   EXPECT_EQ(k.rows(0, 1, operands).row(3), ((1 * 3 + 1) * 2 + 1) * 7);
   EXPECT_EQ(v.rows(0, 1, operands).row(0), (7 * 3 + 1) * 2 * 8);

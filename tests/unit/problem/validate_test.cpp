@@ -163,7 +163,7 @@ const std::vector<Mistake>& mistakes() {
          p.dtype = DType::kE4M3;
          p.operands.push_back({"descale_q", DType::kF16, {}, {}, false});
        },
-       {"operands[5].dtype: expected f32 for operand 'descale_q', the factor of a tensor of eight bits; found f16"}},
+       {"operands[5].dtype: expected f32 for operand 'descale_q', the scale of an FP8 tensor; found f16"}},
       {"factor_with_a_gradient",
        [](auto& p) {
          p.dtype = DType::kE4M3;
@@ -176,7 +176,7 @@ const std::vector<Mistake>& mistakes() {
          p.program = Program::parse("operand descale_v: f32 []\nvalue = score * descale_v");
          p.operands.clear();
        },
-       {"program: expected no program that reads operand 'descale_v'", "factor of a tensor of eight bits is bound"}},
+       {"program: expected no program that reads operand 'descale_v'", "scale of an FP8 tensor is bound"}},
       {"program_declares_a_factor_otherwise",
        [](auto& p) {
          p.dtype = DType::kE5M2;

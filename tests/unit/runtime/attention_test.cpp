@@ -121,7 +121,8 @@ TEST(Attention, KeepsNothingForAGradientThatNoCallAsksFor) {
   EXPECT_LT(attention.backward_workspace_bytes(), with_gradient);
   Call call(problem);
   attention.forward(call.forward);
-  expect_refusal("'slope' is wanted, which was compiled without", [&] { attention.backward(call.backward); });
+  expect_refusal("'slope': expected an operand that was compiled with a gradient",
+                 [&] { attention.backward(call.backward); });
   call.backward.d_operands.clear();
   attention.backward(call.backward);
   CheckOptions check_options;
@@ -175,9 +176,11 @@ TEST(Attention, BackwardRefusesBadArgumentsBeforeWriting) {
       {"'dq' is missing", [](Call& c) { c.backward.dq = {}; }},
       {"'dk' overlaps 'k'", [](Call& c) { c.backward.dk.data = c.inputs.k.data(); }},
       {"'dv' overlaps 'dk'", [](Call& c) { c.backward.dv = c.backward.dk; }},
-      {"operand 'length' is wanted, which is i32", [](Call& c) { c.backward.d_operands[0].name = "length"; }},
+      {"operand 'length': expected an f32, f16 or bf16 operand, found i32",
+       [](Call& c) { c.backward.d_operands[0].name = "length"; }},
       {"'other' is no operand", [](Call& c) { c.backward.d_operands[0].name = "other"; }},
-      {"is wanted twice", [](Call& c) { c.backward.d_operands.push_back(c.backward.d_operands[0]); }},
+      {"the gradient of operand 'slope' is given twice",
+       [](Call& c) { c.backward.d_operands.push_back(c.backward.d_operands[0]); }},
       {"'gradient of slope' is too small", [](Call& c) { c.backward.d_operands[0].buffer.bytes = 4; }},
       {"'gradient of slope' is missing", [](Call& c) { c.backward.d_operands[0].buffer = {}; }},
   };

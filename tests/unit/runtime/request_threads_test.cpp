@@ -258,7 +258,7 @@ TEST(RequestThreads, UnderLoadEveryRequestHasOneReply) {
         std::mt19937_64 own(seed);
         for (std::size_t i = 0; i < kEach; ++i) {
           const auto work = [&at_work, kind = own() % 5](std::size_t worker) {
-            // What belongs to a worker is never used by two at once.
+            // Two threads never use a worker's state at once.
             EXPECT_EQ(at_work[worker].fetch_add(1), 0);
             at_work[worker].fetch_sub(1);
             if (kind == 0) throw std::bad_alloc();

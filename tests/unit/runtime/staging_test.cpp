@@ -14,7 +14,7 @@
 namespace scoremod {
 namespace {
 
-/// Host memory that says it is a device's: what is not copied there or back shows.
+/// Host memory that says it is a device's: a missing copy shows.
 class PretendedDevice final : public backend::MemorySpace {
  public:
   MemoryKind kind() const override { return MemoryKind::kCuda; }

@@ -1,6 +1,6 @@
-// Trials of problems whose rows have one key, or nearly so: a score's gradient is a difference of equal sums there, of
-// which every engine's rounding leaves something else. What is right is taken, also of random problems, and a kernel
-// that leaves the difference out is found.
+// Trials of problems whose rows have one key, or nearly so. A score's gradient is a difference of equal sums there,
+// which every backend rounds differently. Right results are accepted, also of random problems, and a kernel that leaves
+// the difference out is found.
 
 #include <array>
 #include <string>
@@ -23,7 +23,7 @@ namespace {
 using test::KernelFault;
 using test::KernelRounding;
 
-/// An engine: what it rounds, and what its backend says that its operations may miss.
+/// A backend: its roundings, and the errors that it claims for its operations.
 struct Engine {
   const char* name;
   KernelRounding rounding;
@@ -64,7 +64,8 @@ constexpr const char* kOneKeyOfATable =
     "table x0: f32 rank 3\noperand row_key: i32 [b, h, q_idx]\nlet %0 = x0[kv_idx, kv_idx, b]\n"
     "value = (score + (sigmoid(sin(%0)) - %0 * 0.3530724)) * 0.9280313\nkeep = kv_idx == row_key";
 
-/// Classes of few rows, and sums of few differences, of which the plain evaluation has by chance less than engines.
+/// Classes of few rows, and sums of few differences, in which the plain evaluation has by chance a smaller error than
+/// backends.
 TEST(CancellingRows, AreRightAsEveryEngineRoundsThem) {
   for (const char* program : {kOneKey, kOneKeyOfATable}) {
     for (const std::int64_t dim_v : {4, 8, 16, 24, 40, 64, 96, 128}) {

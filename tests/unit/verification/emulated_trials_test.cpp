@@ -1,5 +1,5 @@
-// Trials of few queries and keys find the attention kernels right, which the emulated device runs: what they would
-// refuse without reason, though nothing else runs the problem then.
+// Trials with few rows and keys accept the attention kernels, which the emulated device runs. A wrong refusal would
+// leave such a problem without a backend.
 
 #include <algorithm>
 #include <cmath>
@@ -45,7 +45,7 @@ std::vector<TileShape> shapes_of(const AttentionProblem& problem, Direction dire
   return shapes;
 }
 
-/// Lists what trials of a problem's kernels call wrong, in every family; empty if nothing is.
+/// Lists the wrong outputs of trials of a problem's kernels, in every family; empty if there are none.
 std::string wrong(const AttentionProblem& problem) {
   const compiler::CompiledProblem subject = compiler::compile(problem);
   Trial trial(subject);
@@ -120,8 +120,8 @@ TEST(EmulatedTrials, TakeGradientsOfADOThatTilesRound) {
   EXPECT_EQ(wrong(problem), "");
 }
 
-/// Whether values stay within float32's numbers on a trial's inputs. Where rows are NaN, those that are left may cancel
-/// to nothing in a plain evaluation alone.
+/// Whether values stay within float32's numbers on a trial's inputs. With NaN rows, the others may cancel to nothing in
+/// a plain evaluation alone.
 bool stays_finite(const AttentionProblem& problem) {
   const compiler::CompiledProblem subject = compiler::compile(problem);
   Trial trial(subject);
@@ -129,7 +129,7 @@ bool stays_finite(const AttentionProblem& problem) {
 }
 
 /// Each text takes a host's compiler seconds: few problems, with new seeds each time.
-TEST(EmulatedTrials, OfFewQueriesAndKeysFindTheKernelsRight) {
+TEST(EmulatedTrials, WithFewRowsAndKeysFindTheKernelsRight) {
   constexpr int kProblems = 3;
   int tried = 0;
   for (std::uint64_t number = 0; tried < kProblems; ++number) {

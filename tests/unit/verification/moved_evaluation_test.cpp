@@ -1,5 +1,5 @@
-// Trials of programs that are not continuous, and of plans whose functions and products are approximations: what is
-// right is taken, and what is wrong is still found.
+// Trials of discontinuous programs, and of plans with approximate functions and products: right results are accepted,
+// and wrong ones are still found.
 
 #include "verification/moved_evaluation.hpp"
 
@@ -35,8 +35,8 @@ using backend::ForwardTensors;
 /// As the kernels' on a GPU.
 constexpr OperationErrors kOfKernels{0x1p-20, 0x1p-20};
 
-/// log(d / 4) / log(4) * 4 is 2 at d = 8, where each way to compute it in float32 decides by its last digit.
-/// With `step` more everywhere, what it should not be.
+/// log(d / 4) / log(4) * 4 is 2 at d = 8, where the last digit of float32's rounding decides. With `step` more
+/// everywhere, it is wrong.
 std::string buckets(int step = 0) {
   return "table bias: f32 rank 2\n"
          "let d = max(q_idx - kv_idx, 0)\n"
@@ -187,8 +187,8 @@ INSTANTIATE_TEST_SUITE_P(Of, Jumps,
                                               "value = score + floor(log(d) / 1.38629436 * 2.0)",
                                               {0, 0x1p-22}}));
 
-/// Products of float32 as the kernels make them are off by more than one of the plain evaluation's; in rows whose score
-/// is nearly one product that does not average out.
+/// MMAs of float32 in the kernels have larger errors than the plain evaluation's products. In rows whose score is
+/// nearly one product these do not average out.
 AttentionProblem long_float32_problem() {
   AttentionProblem problem =
       float32_problem("operand factor: f32 [b]\noperand bias: f32 [h]\nvalue = score * factor + bias");
@@ -225,8 +225,8 @@ TEST(MovedEvaluation, FindsBucketsThatAreOffByOneWrong) {
   EXPECT_NE(wrong_backward(of.trial, PlainBackward(wrong, {}), kOfKernels), "");
 }
 
-/// Of a problem whose gradients follow from o as it is bound. Held to what o loses in memory, which is as much as d_o
-/// loses here, the second plan was accepted.
+/// The gradients of this problem follow from the given o. A tolerance by o's rounding in memory, which equals d_o's
+/// here, accepted the second plan.
 TEST(MovedEvaluation, FindsGradientsOfOperandsFromARoundedDOWrong) {
   AttentionProblem problem = test::small_problem();
   problem.backward = problem.stats = problem.given_deltas = true;

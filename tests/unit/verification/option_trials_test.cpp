@@ -1,4 +1,4 @@
-// Trials of every option and modifier find the plans of the CPU backend right: what they would refuse without reason.
+// Trials of every option and modifier accept the plans of the CPU backend, which they must not refuse without reason.
 
 #include <string>
 

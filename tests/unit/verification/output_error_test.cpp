@@ -14,7 +14,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t kRows = 4000, kWidth = 8;
 
-/// An output in f16 with a vector for each row, and what is judged of it.
+/// An output in f16 with a vector for each row, and its expected judgement.
 struct Case {
   Case() {
     std::mt19937 bits(1);
@@ -81,7 +81,7 @@ TEST(OutputError, FindsWhatIsNotZeroInRowsWithoutAKey) {
   EXPECT_TRUE(std::isnan(wrong.judge().error));
 }
 
-/// A second judgement, by an evaluation that is off as far as engines may be, decides about these.
+/// A second judgement, by an evaluation that is off as far as backends may be, decides about these.
 TEST(OutputError, SaysWhereNothingButRoundingIsLeft) {
   const std::vector<double> oracle{1e-17, -2e-17};
   const problem::StridedTensor tensor{"gradient", DType::kF32, {2}, {1}};
@@ -97,7 +97,7 @@ TEST(OutputError, SaysWhereNothingButRoundingIsLeft) {
   EXPECT_FALSE(output_error(tensor, {2, 1}, {1, 1}, {1 + 1e-7F, 1}, all).cancels);
 }
 
-/// Most of their error is that of a few, as of rows of which one key has nearly all the weight.
+/// Most of the error is in a few rows, such as those in which one key has nearly all the weight.
 TEST(OutputError, AllowsAClassMoreOfWhichFewRowsHaveTheError) {
   const auto of = [](std::size_t rows_with_error, double times) {
     Case rows;

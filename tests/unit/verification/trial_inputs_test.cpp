@@ -108,7 +108,7 @@ TEST(TrialInputs, HaveRowsThatTheDataEmpties) {
   }
 }
 
-/// Found on a device: the backward of two rows, of which the data emptied one, was wrong and its trial saw none empty.
+/// Found on a device: the backward of two rows was wrong if the data emptied one, and its trial saw none empty.
 TEST(TrialInputs, OfATwoRowProblemsTrialHaveAnEmptyRow) {
   AttentionProblem problem = problem_with(
       "table row_weight: i32 rank 1\nvalue = score * 0.6 + log(f32(max(row_weight[q_idx % 12], 0)))", DType::kF16);

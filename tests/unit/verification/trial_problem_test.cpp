@@ -46,7 +46,7 @@ TEST(TrialProblem, IsCalledWithoutOffsetsOfWhatLiesInSequences) {
   problem.tokens_q = problem.tokens_kv = 8192;
   problem.q.layout = problem.k.layout = problem.v.layout = problem.o.layout = Layout::kTHD;
   const compiler::CompiledProblem ragged = compiler::compile(problem);
-  // Calls with others are refused, and engines need not take them.
+  // Calls with others are refused, and backends need not take them.
   EXPECT_EQ(Trial(ragged).parameters().offsets, (IndexOffsets{0, 2, 0, 0}));
 }
 
@@ -93,7 +93,7 @@ TEST(TrialProblem, HasSmallerConstantsThatItsLengthsReach) {
 }
 
 TEST(TrialProblem, LeavesAProgramWhoseStructureHangsOnItsConstants) {
-  // 300 - 299 becomes 1 or not: what the passes make of it decides.
+  // The passes decide whether 300 - 299 becomes 1.
   const auto problem = compiler::compile(large_problem("value = score\nkeep = kv_idx * 300 <= q_idx * 600"));
   const AttentionProblem trial = trial_problem(problem).problem;
   EXPECT_NO_THROW(validate(trial));

@@ -64,7 +64,7 @@ TEST_F(Verification, RunsOnceAndStoresTheVerdict) {
   EXPECT_EQ(list_plan_store()[0].label, "RunsOnce");
 }
 
-/// What a process before this one has left in the store, beside a right verdict's word.
+/// Leaves an earlier process's text in the store, beside a right verdict's word.
 void leave(const Subject& subject, std::string_view text) {
   const auto* data = reinterpret_cast<const std::byte*>(text.data());
   plans::plan_store()->save({plans::RecordKind::kVerification, subject.engine, subject.architecture, subject.label,

@@ -28,7 +28,7 @@ using backend::ForwardTensors;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// A plan that does what another does, and then spoils its outputs.
+/// A plan that runs another one, and then spoils its outputs.
 class SpoiltForward final : public backend::ForwardPlan {
  public:
   using Spoil = std::function<void(const ForwardTensors&)>;
@@ -94,7 +94,7 @@ std::vector<OutputError> backward_errors(TrialOf& of, SpoiltBackward::Spoil spoi
   return verify_backward(of.trial, plan, backend::host_memory(), gradients);
 }
 
-/// What a faulty forward is found to have wrong; "" where nothing is.
+/// The errors that are found in a faulty forward; "" if there are none.
 std::string wrong_forward(TrialOf& trial, SpoiltForward::Spoil spoil) {
   return verdict_of(forward_errors(trial, std::move(spoil)), Direction::kForward).reason;
 }
@@ -139,8 +139,8 @@ TEST(VerifyPlan, FindsRightPlansRight) {
   EXPECT_EQ(wrong_backward(biased, {}, {0}), "");
 }
 
-/// Of one key the weight is 1, and dq, dk and the gradient of a bias are differences of equal sums: 0, or what each
-/// engine's rounding leaves of them.
+/// With one key the weight is 1. dq, dk and the gradient of a bias are differences of equal sums: 0, or the rounding
+/// errors of each backend.
 TEST(VerifyPlan, TakesWhatRoundingLeavesOfTheGradientsOfOneKey) {
   AttentionProblem one_key = subject_of(kBiased).problem;
   one_key.q.layout = Layout::kBHSD;  // dq's rows are numbered as the LSE's
@@ -150,7 +150,7 @@ TEST(VerifyPlan, TakesWhatRoundingLeavesOfTheGradientsOfOneKey) {
   TrialOf trial(compiler::compile(one_key));
   ASSERT_EQ(trial.problem.seq_kv, 1);
   const std::int64_t rows = rows_of(trial.problem), width = trial.problem.dim_qk;
-  // Where the trial has not made d_o smaller.
+  // In these rows the trial has not made d_o smaller.
   const auto left = [&](float much) {
     return [&, much](const BackwardTensors& t) {
       for_rows(t.lse, rows, -100, 100,

@@ -58,7 +58,7 @@ TEST(T5Bucket, AgreesWithThePublishedCodeForItsParameters) {
 }
 
 TEST(T5Bucket, IsExactAtTheThresholds) {
-  // With e = 8, n = 16 and max_distance = 128: d is in bucket 8 + k from d^8 >= 8^(8 - k) * 128^k on; in base 2 that is
+  // With e = 8, n = 16 and max_distance = 128: d is in bucket 8 + k from d^8 >= 8^(8 - k) * 128^k on. In base 2 that is
   // d >= 2^(3 + k / 2).
   for (int k = 1; k < 8; ++k) {
     int first = 1;

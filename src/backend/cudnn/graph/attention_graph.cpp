@@ -9,8 +9,8 @@
 namespace scoremod::backend::cudnn {
 namespace {
 
-/// The stride of a dimension of size 1 has no meaning. Each gets what it has in a dense BSHD tensor, so that one plan
-/// serves every layout that lies alike: what the dimensions inside of it span.
+/// The stride of a dimension of size 1 has no meaning. It becomes that of a dense BSHD tensor, the span of its inner
+/// dimensions, so that one plan serves every equivalent layout.
 AttentionTensor tensor_of(const AttentionProblem& problem, problem::TensorRole role) {
   const problem::TensorShape shape = problem::shape_of(problem, role);
   const Strides strides = problem::strides_of(problem, role);

@@ -17,7 +17,7 @@ struct AttentionTensor {
   bool operator==(const AttentionTensor&) const = default;
 };
 
-/// The gradient of what a modifier adds to the scores, which cuDNN sums over the dimensions of size 1.
+/// The gradient of the modifier's additions to the scores, which cuDNN sums over the dimensions of size 1.
 struct BiasGradient {
   AttentionTensor tensor;      ///< dims (batch or 1, heads or 1, seq_q, seq_kv)
   DType dtype = DType::kBF16;  ///< f16 or bf16
@@ -39,7 +39,7 @@ struct AttentionGraph {
   bool operator==(const AttentionGraph&) const = default;
 };
 
-/// What one plan computes of a problem.
+/// The part of a problem that one plan computes.
 struct PlanTask {
   // NOLINTNEXTLINE(google-explicit-constructor): most tasks are a direction and no more
   PlanTask(Direction of, std::optional<std::uint32_t> gradient = std::nullopt)

@@ -16,7 +16,7 @@ struct DeviceTarget {
   std::string cudnn_version;  ///< "9.19.0"
   DeviceRates rates;          ///< for predicted times
 
-  /// What is known of patterns here.
+  /// The known patterns of this version and architecture.
   const PatternTable& patterns(RowClass rows) const;
 };
 

@@ -22,7 +22,7 @@ void* cudnn_dlhandle = nullptr;
 namespace scoremod::backend::cudnn {
 namespace {
 
-/// Of the bytes that serialize() writes; counts up when they change.
+/// The format of serialize()'s bytes; counts up when they change.
 constexpr int kFormat = 1;
 
 void use_library() {
@@ -34,7 +34,7 @@ std::vector<std::uint8_t> octets(std::string_view text) { return {text.begin(), 
 
 class FrontendPlan final : public EnginePlan {
  public:
-  /// `identity` says what device it was built for; `bytes` are what it was loaded from, if it was.
+  /// `identity` describes the device that it was built for; `bytes` are those that it was loaded from, if it was.
   FrontendPlan(std::shared_ptr<Graph> graph, std::string identity, std::vector<std::byte> bytes)
       : graph_(std::move(graph)), identity_(std::move(identity)), bytes_(std::move(bytes)) {
     // Reading the template makes it where loading did not.
@@ -98,9 +98,9 @@ BuildOutcome outcome_of(const fe::error_t& status, const char* step) {
   return {refused ? BuildStatus::kRefused : BuildStatus::kFailed, concat(step, ": ", status.err_msg), nullptr};
 }
 
-/// A frontend graph that is refused where the frontend would crash: it copies a graph's operations into arrays without
-/// looking at their length, and so overwrites its own stack and heap, which looks like a crash of cuDNN
-/// (cudnn_frontend_OperationGraph.h of 1.23.0, ops and ops_raw; cmake/FrontendHeaders.cmake makes them larger).
+/// A frontend graph that is refused if it is too large for the frontend's arrays. The frontend copies a graph's
+/// operations without a bound and so overwrites its own stack and heap, which looks like a crash of cuDNN. The code is
+/// in cudnn_frontend_OperationGraph.h of 1.23.0, ops and ops_raw; cmake/FrontendHeaders.cmake makes the arrays larger.
 class BoundedGraph final : public Graph {
   fe::error_t create_cudnn_operations(
       std::unordered_set<fe::graph::Tensor_attributes::uid_t>& uids,
@@ -114,7 +114,7 @@ class BoundedGraph final : public Graph {
   }
 };
 
-/// Takes the first of the heuristics' engines that builds. When none does, every engine's own words.
+/// Takes the first of the heuristics' engines that builds. If none does, returns every engine's own words.
 std::optional<BuildOutcome> build_first_engine(Graph& graph) {
   BuildOutcome none{BuildStatus::kRefused, "build_plan: cuDNN's heuristics name no engine", nullptr};
   std::vector<std::string> said;

@@ -14,8 +14,8 @@
 
 namespace scoremod::backend::cudnn {
 
-/// Operations that a graph can have, the attention's own among them: what the arrays hold in which the cudnn-frontend
-/// of this build keeps them. It writes past their end unless it is stopped.
+/// The most operations of a graph, including the attention's own: the size of the arrays in which this build's
+/// cudnn-frontend keeps them. It writes past their end unless it is stopped.
 int max_operations();
 
 /// How an attempt to build a plan ended. A refusal is cuDNN's NOT_SUPPORTED family; any other failure is an error.
@@ -35,16 +35,15 @@ class EnginePlan {
   virtual std::span<const std::int64_t> uids() const = 0;
 
   /// Enqueues the plan on the handle's stream; allocates nothing on the device and may be captured into a CUDA graph.
-  /// Pointers are device pointers in the order of uids(), but for by-value tensors and the scale: host pointers, read
-  /// before this returns. Throws Error(kEnvironment) with cuDNN's own text.
+  /// Pointers are device pointers in the order of uids(), except by-value tensors and the scale, whose host pointers
+  /// are read before this returns. Throws Error(kEnvironment) with cuDNN's own text.
   virtual void execute(void* cudnn_handle, std::span<void* const> pointers, void* workspace) const = 0;
 
-  /// The plan as bytes for load_plan(): compiled kernels, workspace size, and what it was built for. The same bytes
-  /// whether the plan was built or loaded.
+  /// The plan as bytes for load_plan(): compiled kernels, workspace size, and its device. A built plan and a loaded one
+  /// give equal bytes.
   virtual std::vector<std::byte> serialize() const = 0;
 
-  /// The same with pointers by Uid; ones that the plan does not take are ignored. Throws Error(kBug) when one is
-  /// missing.
+  /// Takes pointers by Uid; ones that the plan does not take are ignored. Throws Error(kBug) when one is missing.
   void execute(void* cudnn_handle, const std::unordered_map<std::int64_t, void*>& pointers, void* workspace) const;
 };
 
@@ -54,13 +53,13 @@ struct BuildOutcome {
   std::shared_ptr<EnginePlan> plan;
 };
 
-/// What a build ended with, also where it threw: the frontend throws std::runtime_error for nodes that it does not
-/// take, which is a refusal. Nothing else is: a refusal would be remembered, and memory that ran out may be there the
-/// next time. So failures of the system become kFailed, and Error, std::bad_alloc and all others pass through.
+/// The outcome of a build, even if it threw. The frontend throws std::runtime_error for nodes that it does not take,
+/// which is a refusal. Nothing else is: a refusal would be remembered, and memory that ran out may be there the next
+/// time. So failures of the system become kFailed, and Error, std::bad_alloc and all others pass through.
 BuildOutcome outcome_of_build(const std::function<BuildOutcome()>& build);
 
-/// Returns what cudnn-frontend objects to in a graph for an architecture, whatever its modifier is, with the version of
-/// cuDNN that library() has found; empty where it objects to nothing. Needs no device, and takes no turn with builds.
+/// Returns cudnn-frontend's objections to a graph for an architecture, whatever its modifier is, with the cuDNN version
+/// that library() has found. Empty if there are none. Needs no device, and takes no turn with builds.
 std::string frontend_objection(const AttentionGraph& graph, int compute_capability);
 
 /// Builds a plan with cudnn-frontend for a handle's device: of the engines that cuDNN's heuristics name, best first,
@@ -69,7 +68,7 @@ std::string frontend_objection(const AttentionGraph& graph, int compute_capabili
 /// verified, or build in a child.
 BuildOutcome build_plan(const AttentionGraph& graph, void* cudnn_handle);
 
-/// The same for a device that need not be there: no handle, no driver (see load_stub_driver()). The plan can be
+/// Builds for a device that need not be there: no handle, no driver (see load_stub_driver()). The plan can be
 /// serialized; execute() needs the device.
 BuildOutcome build_plan(const AttentionGraph& graph, const DeviceProperties& device);
 
@@ -77,7 +76,7 @@ BuildOutcome build_plan(const AttentionGraph& graph, const DeviceProperties& dev
 /// damaged, of another format, or built for another kind of device or another version of cuDNN.
 std::shared_ptr<EnginePlan> load_plan(std::span<const std::byte> bytes, void* cudnn_handle);
 
-/// What cuDNN says of a handle's device. Throws Error(kEnvironment) with cuDNN's own text.
+/// cuDNN's properties of a handle's device. Throws Error(kEnvironment) with cuDNN's own text.
 DeviceProperties device_properties(void* cudnn_handle);
 
 }  // namespace scoremod::backend::cudnn

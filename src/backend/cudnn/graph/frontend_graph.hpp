@@ -230,7 +230,8 @@ inline void add_backward(const AttentionGraph& spec, Graph& graph, const std::sh
         [modifier](std::shared_ptr<Graph> g, Tensor dp) { return modifier->backward(*g, dp); });
   }
   if (spec.bias_gradient) {
-    // Of what the modifier adds: the frontend sums the gradient of its result. cuDNN needs no bias input for that.
+    // The gradient of the modifier's bias: the frontend sums the gradient of its result. cuDNN needs no bias input for
+    // that.
     const Tensor gradient = attention_tensor(graph, spec.bias_gradient->tensor, kUidDBias);
     gradient->set_data_type(data_type(spec.bias_gradient->dtype));
     attributes.set_dbias(gradient);
@@ -246,7 +247,7 @@ inline void add_backward(const AttentionGraph& spec, Graph& graph, const std::sh
   mark_output(dv, spec.v, kUidDV);
 }
 
-/// Fills a frontend graph with the operations of an attention graph. Throws what the frontend throws when none of its
+/// Fills a frontend graph with the operations of an attention graph. Passes on the frontend's exception if none of its
 /// implementations takes a node.
 inline void fill_graph(const AttentionGraph& spec, Graph& graph) {
   graph.set_io_data_type(data_type(spec.dtype))

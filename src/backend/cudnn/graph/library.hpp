@@ -8,10 +8,10 @@
 
 namespace scoremod::backend::cudnn {
 
-/// What was found of cuDNN at run time.
+/// The cuDNN that was found at run time.
 struct LibraryState {
   bool available = false;
-  std::string reason;  ///< when not available: what could not be loaded, in the loader's own words
+  std::string reason;  ///< if not available: the library that could not be loaded, in the loader's own words
   void* cudnn = nullptr;
   std::size_t cudnn_version = 0;  ///< as cudnnGetVersion() gives it: 91900 is 9.19.0
 };
@@ -22,8 +22,8 @@ const LibraryState& library();
 /// Throws Error(kEnvironment) unless cuDNN, the CUDA runtime and a driver are there, with the loader's words.
 void require_library();
 
-/// libcudnn.so.9: the one that the process has loaded; or else the one beside whichever of cuDNN's other libraries it
-/// has loaded, since that is the version which libcudnn.so.9 would call; or else the loader's. Never throws.
+/// libcudnn.so.9: the one that the process has loaded, or the one beside any of cuDNN's other libraries that it has
+/// loaded. libcudnn.so.9 would call that version. Otherwise it is the loader's. Never throws.
 cuda::SharedLibrary open_cudnn();
 
 /// The folders of cuDNN, of the compiler that it uses and of the CUDA runtime, as this process has them.

@@ -10,12 +10,12 @@
 
 namespace scoremod::backend::cudnn {
 
-/// To be raised with every change of how an AttentionGraph becomes cuDNN's graph (engine.cpp): plans that were stored
-/// before then compute something else.
+/// Raise it with every change of how an AttentionGraph becomes cuDNN's graph (engine.cpp), because plans that were
+/// stored before then compute something else.
 inline constexpr int kPlanRevision = 2;
 
-/// What of a device decides which plans are built for it and run on it. It is the same for every device of one model,
-/// so that a plan built elsewhere is found; parts of a device (MIG) differ in their multiprocessors.
+/// The properties of a device that decide which plans are built for it and run on it. They are equal for every device
+/// of one model, so that a plan built elsewhere is found. Parts of a device (MIG) differ in their multiprocessors.
 struct PlanDevice {
   int compute_capability = 0;  ///< 90 for sm_90
   std::string name;            ///< "NVIDIA H200"
@@ -28,7 +28,7 @@ struct PlanDevice {
 
 PlanDevice plan_device(const DeviceProperties& device);
 
-/// Everything that decides a stored plan: two plans of equal keys are interchangeable. What a call binds is not in it:
+/// Everything that decides a stored plan: two plans of equal keys are interchangeable. Runtime arguments are not in it:
 /// pointers, the scale, the values of scalars, offsets.
 struct PlanKey {
   AttentionGraph graph;
@@ -58,9 +58,9 @@ struct LoadedPlanKey {
 Bytes canonical_bytes(const PlanKey& key);
 Bytes canonical_bytes(const LoadedPlanKey& key);
 
-/// "sm_90 NVIDIA H200": what a store's files say of their device.
+/// "sm_90 NVIDIA H200": the device in a store's files.
 std::string architecture_text(const PlanDevice& device);
-/// "forward bf16 b4 h16/16 s4096x4096 d128/128, 3 modifier nodes": what a store's files say of their plan.
+/// "forward bf16 b4 h16/16 s4096x4096 d128/128, 3 modifier nodes": the plan in a store's files.
 std::string plan_label(const AttentionGraph& graph);
 
 }  // namespace scoremod::backend::cudnn

@@ -51,7 +51,7 @@ BiasGradient bias_gradient(const AttentionProblem& problem, std::uint32_t operan
   BiasGradient gradient;
   gradient.dtype = spec.dtype;
   gradient.tensor.dims = {1, 1, problem.seq_q, problem.seq_kv};
-  // What a dimension of size 1 has for a stride moves nothing; cuDNN asks that it be positive.
+  // The stride of a dimension of size 1 moves nothing, but cuDNN requires it to be positive.
   gradient.tensor.strides.fill(problem.seq_q * problem.seq_kv);
   std::size_t dimension = 0;
   for (std::size_t axis = 0; axis < kAxisCount; ++axis) {

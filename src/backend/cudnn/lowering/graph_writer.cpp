@@ -119,9 +119,9 @@ Value GraphWriter::lift(Value x) {
 
 Value GraphWriter::unary(Mode mode, Value x) { return pointwise(mode, x.type, x.type, {lift(x)}); }
 
-/// cuDNN wants a computed value first. Of two computed ones it wants that which depends on the score first in sums and
-/// differences: in backward 9.19 computes something else from `indices + score` and `indices - score`. Other modes were
-/// right either way (`index_first.*` in the table), and a division is twice as fast as written.
+/// cuDNN wants a computed value first. In sums and differences of two computed values, the one that depends on the
+/// score must come first. In backward 9.19 computes something else from `indices + score` and `indices - score`. Other
+/// modes were right either way (`index_first.*` in the table), and a division is twice as fast as written.
 Value GraphWriter::binary(Mode mode, Value x, Value y) {
   const bool is_sum = mode == Mode::kAdd || mode == Mode::kSub;
   const auto of_score = [&](const Value& value) { return reads_score(value.ref, reads_score_); };
@@ -144,9 +144,9 @@ bool GraphWriter::is_query_index(const Value& x) const {
   return node.mode == Mode::kGenIndex && node.axis == static_cast<int>(Axis::kQuery);
 }
 
-/// cuDNN takes `q > kv` and its like for a causal mask whatever its operands and mode (9.19: six such patterns computed
-/// something else), and crashes where the query index is compared to an operand; it reads a comparison of a difference
-/// with a constant as written.
+/// cuDNN takes `q > kv` and similar patterns for a causal mask whatever its operands and mode (9.19: six such patterns
+/// computed something else). It crashes if the query index is compared to an operand. It reads a comparison of a
+/// difference with a constant as written.
 bool GraphWriter::needs_difference(const Value& x, const Value& y) const {
   if (x.type != Type::kI32 || !x.computed()) return false;
   return y.computed() || (is_query_index(x) && y.ref.kind == Ref::Kind::kTensor);

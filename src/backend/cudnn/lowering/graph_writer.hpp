@@ -17,8 +17,8 @@ struct Value {
   Ref ref;
   Type type = Type::kF32;
 
-  /// True for what the graph computes: the score, the upstream gradient, or a node. cuDNN wants such a value as the
-  /// first input of every pointwise node.
+  /// True for values that the graph computes: the score, the upstream gradient, or a node. cuDNN wants such a value as
+  /// the first input of every pointwise node.
   bool computed() const {
     return ref.kind == Ref::Kind::kScore || ref.kind == Ref::Kind::kUpstream || ref.kind == Ref::Kind::kNode;
   }
@@ -28,13 +28,13 @@ struct Value {
 inline constexpr const char* kAtMostPattern = "cmp_ge.i32.of_maximum";
 inline constexpr const char* kIntegerFactorPattern = "mul.f32.of_i32";
 
-/// Thrown inside the lowering when no allowed pattern says what is needed; caught by lower().
+/// Thrown inside the lowering if no allowed pattern fits; caught by lower().
 struct NoPattern {
   std::string reason;
 };
 
-/// Appends nodes to a modifier graph, one method for each way of writing something, and keeps the rules that hold for
-/// all of them: computed first inputs, compute types, sharing of equal nodes, and patterns only as the filter allows.
+/// Appends nodes to a modifier graph, one method for each way of writing something. It keeps the rules that hold for
+/// all of them: computed first inputs, compute types, sharing of equal nodes, and only allowed patterns.
 class GraphWriter {
  public:
   GraphWriter(const PatternFilter& allowed, LoweredModifier& out) : allowed_(allowed), out_(out) {}
@@ -67,7 +67,7 @@ class GraphWriter {
   /// The name of a band node's pattern.
   static const char* band_pattern(const BandEnd& end);
 
-  /// The same value as something that the graph computes.
+  /// The value as something that the graph computes.
   Value lift(Value x);
   /// An i32 or f32 zero as something that the graph computes.
   Value zero(Type type);

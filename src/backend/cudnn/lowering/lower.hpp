@@ -15,7 +15,7 @@
 
 namespace scoremod::backend::cudnn {
 
-/// What a modifier tensor is bound to at execution.
+/// The memory that a modifier tensor is bound to at execution.
 struct TensorBinding {
   enum class Kind : std::uint8_t {
     kOperand,   ///< an operand of the program, in device memory
@@ -29,10 +29,9 @@ struct TensorBinding {
   bool operator==(const TensorBinding&) const = default;
 };
 
-/// A node that depends neither on the score nor on the upstream gradient, and that is computed by a kernel of our own
-/// before cuDNN runs: into a dense tensor of the problem's sizes along `axes` (in the order b, h, q, kv) and 1 along
-/// the others. f32 for Type::kF32, i32 for kI32, and i32 0 or 1 for kBool. The call's index offsets are added to the
-/// node's indices.
+/// A node that depends neither on the score nor on the upstream gradient, computed by our own kernel before cuDNN runs.
+/// Its dense tensor has the problem's sizes along `axes` (in the order b, h, q, kv) and 1 along the others. f32 for
+/// Type::kF32, i32 for kI32, and i32 0 or 1 for kBool. The call's index offsets are added to the node's indices.
 struct ComputedOperand {
   NodeId node = kNoNode;  ///< of the program that was lowered: CompiledForward's or CompiledBackward's
   std::array<bool, kAxisCount>
@@ -58,19 +57,19 @@ struct LoweringOptions {
   bool backward = false;      ///< emit the adjoint of the score too
   bool with_offsets = false;  ///< add the call's index offsets to the indices
   PatternFilter allowed;
-  int node_budget = 0;  ///< the most nodes that the graph may have; 0 for what fits into a graph
+  int node_budget = 0;  ///< the most nodes that the graph may have; 0 for a graph's own limit
 };
 
-/// The outcome: a modifier, or every reason why there is none; each names the op, the rule and what was measured.
+/// The outcome: a modifier, or every reason why there is none. Each reason names the op, the rule and the measurement.
 struct LoweringResult {
   std::optional<LoweredModifier> lowered;
   std::vector<std::string> reasons;
 };
 
-/// Rewrites the compiled program into patterns that `options.allowed` is true of, the fastest first: terms of the mask
-/// as a select, then the band nodes last, so that cuDNN skips the tiles outside the band. What has no such pattern, and
-/// what is too much for the node budget, becomes a computed operand where it depends on the score in no way; the nodes
-/// are counted before cuDNN sees them.
+/// Rewrites the compiled program into allowed patterns (`options.allowed`), the fastest first. Terms of the mask become
+/// a select. The band nodes come last, so that cuDNN skips the tiles outside the band. A node without such a pattern,
+/// or beyond the node budget, becomes a computed operand if it does not depend on the score. Nodes are counted before
+/// cuDNN sees them.
 LoweringResult lower(const compiler::CompiledProblem& problem, const LoweringOptions& options);
 
 }  // namespace scoremod::backend::cudnn

@@ -21,7 +21,7 @@ Value ProgramLowering::operand(std::uint32_t number) {
   }
   if (const auto value = bind(tensor, {TensorBinding::Kind::kOperand, number, Axis::kBatch}, decl.type)) return *value;
   throw NoPattern{concat("operand '", decl.name, "' of type ", to_string(spec.dtype),
-                         ": no way to give it to cuDNN was seen to be right on this architecture and cuDNN version")};
+                         ": no way to pass it to cuDNN is known to be right on this architecture and cuDNN version")};
 }
 
 /// The first allowed pattern of a tensor.
@@ -40,8 +40,8 @@ std::optional<Value> ProgramLowering::bind(const OperandTensor& tensor, const Te
   return std::nullopt;
 }
 
-/// With one query row and grouped heads, cuDNN 9.19 reads what varies along heads but not along keys wrongly as soon as
-/// there is another operand.
+/// With one query row and grouped heads, cuDNN 9.19 reads a tensor along heads but not keys wrongly as soon as there is
+/// another operand.
 bool ProgramLowering::is_allowed(const OperandTensor& tensor, const OperandPattern& pattern) const {
   const auto varies = [&](Axis axis) { return tensor.axes[static_cast<std::size_t>(axis)]; };
   const bool of_heads = problem_.problem.seq_q == 1 && varies(Axis::kHead) && !varies(Axis::kKey);
@@ -73,6 +73,6 @@ Value ProgramLowering::bind_computed(NodeId id) {
     return *value;
   }
   throw NoPattern{concat("a tensor of type ", to_string(dtype),
-                         " computed beforehand: no shape was seen to be right on this architecture and cuDNN version")};
+                         " computed beforehand: no shape is known to be right on this architecture and cuDNN version")};
 }
 }  // namespace scoremod::backend::cudnn

@@ -31,7 +31,7 @@ Value constant(const Node& node) {
   throw NoPattern{"a bool constant has no pattern; simplify removes it where the passes run"};
 }
 
-/// What each node may be, whatever the operands and the score.
+/// The range of each node, for all operands and scores.
 std::vector<analysis::ValueRange> ranges_of(const Program& program) {
   std::vector<analysis::ValueRange> ranges;
   std::vector<analysis::ValueRange> args;
@@ -160,10 +160,10 @@ Value ProgramLowering::keep_in(const masks::Band& band, Value value) {
   return value;
 }
 
-/// In backward cuDNN runs whole tiles, and what the modifier makes of the scores and operands past the last row and
-/// key (inf, NaN, or a value so far above the row's LSE that its exponential overflows) times 0 reaches the gradients
-/// of real rows and keys. On 9.19 / sm_90 modifiers of every kind gave NaN at lengths that fill no tile, unless value
-/// and adjoint were cut off there.
+/// In backward cuDNN runs whole tiles. Past the last row and key the modifier may make inf, NaN, or a value so far
+/// above the row's LSE that its exponential overflows. Times 0 this reaches the gradients of real rows and keys. On
+/// 9.19 / sm_90 modifiers of every kind gave NaN at lengths that fill no tile, unless value and adjoint were cut off
+/// there.
 Value ProgramLowering::cut_tail(Value x, float outside) {
   const std::optional<Value> within = inside();
   return within ? writer_.select(*within, x, GraphWriter::constant(outside)) : x;
@@ -181,7 +181,7 @@ std::optional<Value> ProgramLowering::inside() {
   return rows ? rows : keys;
 }
 
-/// Lowers a node and what it needs; iterative, in the order of the program.
+/// Lowers a node and its arguments; iterative, in the order of the program.
 Value ProgramLowering::visit(NodeId root) {
   std::vector<NodeId> needed{root};
   std::vector<NodeId> order;
@@ -220,8 +220,8 @@ Value ProgramLowering::lower(NodeId id) {
   }
 }
 
-/// What is made of a computed operand and varies along the same axes is computed with it: a node less, and the tensor
-/// is no larger.
+/// A node made from a computed operand along the same axes is computed with it: a node less, and the tensor is no
+/// larger.
 bool ProgramLowering::belongs_to_computed(NodeId id) const {
   if (dependence_[id].score) return false;
   return std::ranges::any_of(ir::args_of(program_.nodes()[id]), [&](NodeId arg) {
@@ -282,9 +282,9 @@ bool ProgramLowering::difference_may_wrap(const Node& node) const {
   return x.lo - y.hi < Limits::min() || x.hi - y.lo > Limits::max();
 }
 
-/// 1 / c where the node is a score divided by a constant: a GPU divides in several instructions, and a score is no more
-/// exact than the product. Of what does not depend on the score, such as whole numbers made of indices, the quotient
-/// may have to be exact.
+/// 1 / c if the node is a score divided by a constant. A GPU divides in several instructions, and a score is no more
+/// exact than the product. A quotient that does not depend on the score, such as of index arithmetic, may have to be
+/// exact.
 std::optional<Value> ProgramLowering::factor_for_division(const Node& node) const {
   if (node.op != Op::kDiv || !dependence_[node.args[0]].score) return std::nullopt;
   const Node& divisor = program_.nodes()[node.args[1]];

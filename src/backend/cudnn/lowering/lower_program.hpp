@@ -18,24 +18,24 @@ const Program& program_of(const compiler::CompiledProblem& problem, const Loweri
 /// The name of the pattern that says that row vectors (see operand_pattern.hpp) are read so often.
 std::string row_vector_pattern(int uses);
 
-/// What becomes of tensors with an entry for each row and none for each key, of which cuDNN takes few reads.
+/// How tensors with an entry for each row and none for each key are lowered, because cuDNN takes few reads of them.
 enum class RowVectors : std::uint8_t {
   kDirect,  ///< every node that needs one reads it
-  kLifted,  ///< a single node reads each; what is beyond the limit is given along keys, too
+  kLifted,  ///< a single node reads each; tensors beyond the limit get an axis along keys, too
   kNone,    ///< all are given along keys, too
 };
 
 /// Writes a whole program as a modifier graph, given which of its nodes are computed operands.
 class ProgramLowering {
  public:
-  /// `computed[node]` says that a node is bound instead of written; the lowering adds the nodes that have no pattern
-  /// but do not depend on the score, and those that are best computed with them. Its graph may then hold nodes that
-  /// nothing reads, so that a caller runs it again until it adds none.
+  /// `computed[node]` says that a node is bound instead of written. The lowering adds nodes that have no pattern but do
+  /// not depend on the score, and those that are best computed with them. Its graph may then hold nodes that nothing
+  /// reads, so a caller runs it again until it adds none.
   ProgramLowering(const compiler::CompiledProblem& problem, const LoweringOptions& options,
                   const std::vector<analysis::Dependence>& dependence, RowVectors row_vectors,
                   std::vector<bool>& computed, LoweredModifier& out);
 
-  /// Throws NoPattern where no allowed pattern says what is needed.
+  /// Throws NoPattern if no allowed pattern fits.
   void run();
 
   /// True for the nodes that run() wrote or bound.

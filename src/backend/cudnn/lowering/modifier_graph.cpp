@@ -17,8 +17,8 @@ constexpr std::array kModeNames{
     "logical_not", "binary_select", "band"};
 static_assert(kModeNames.size() == static_cast<std::size_t>(Mode::kBand) + 1, "one name for each mode");
 
-// Structured bindings name every member of each struct here: what is added does not compile until it is written too,
-// because keys of verdicts are made of this text.
+// Structured bindings name every member of each struct here, so a new member does not compile until it is written too.
+// Keys of verdicts are made of this text.
 
 std::string print(const Ref& ref) {
   const auto& [kind, index, float_value, int_value] = ref;

@@ -61,13 +61,13 @@ enum class Mode : std::uint8_t {
 /// The name of a mode in texts and in the names of patterns: "add", "cmp_ge", "gen_index".
 const char* to_string(Mode mode);
 
-/// What a node computes in, and what its result is kept as.
+/// The type that a node computes in, and that of its result.
 enum class ElementType : std::uint8_t { kFloat, kInt32, kBoolean };
 
 /// "f32", "i32" or "bool".
 const char* to_string(ElementType type);
 
-/// Where an input of a node comes from.
+/// The source of a node's input.
 struct Ref {
   enum class Kind : std::uint8_t { kNone, kScore, kUpstream, kNode, kTensor, kFloat, kInt32 };
   Kind kind = Kind::kNone;
@@ -112,9 +112,9 @@ struct ModifierTensor {
   bool operator==(const ModifierTensor&) const = default;
 };
 
-/// What runs between the scaled product and the softmax, and (backward) on the way back: exactly the nodes that cuDNN
-/// will see. nodes[0, forward_count) compute `value` from the score; the rest compute `d_score` from the upstream
-/// gradient and may read the forward nodes.
+/// The nodes between the scaled product and the softmax, and (backward) on the way back: exactly those that cuDNN will
+/// see. nodes[0, forward_count) compute `value` from the score. The rest compute `d_score` from the upstream gradient
+/// and may read the forward nodes.
 struct ModifierGraph {
   std::vector<ModifierTensor> tensors;
   std::vector<ModifierNode> nodes;

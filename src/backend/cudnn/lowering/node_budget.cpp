@@ -18,17 +18,17 @@ using analysis::Dependence;
 /// The frontend's band node is several nodes of cuDNN's graph: two indices, a shift, a comparison and a select.
 constexpr int kNodesOfBand = 5;
 
-/// What the attention itself takes of a graph's operations. Seen where a graph holds 50: of a chain in forward 40 nodes
-/// build and 41 don't; in backward 31 with as many heads of keys as of queries, and 30 with fewer. One more in
-/// backward, because no chain stands for all shapes of a graph.
+/// The operations of a graph that attention itself takes, if a graph holds 50. In forward a chain of 40 nodes builds
+/// and one of 41 doesn't. In backward 31 build with as many KV heads as query heads, and 30 with fewer. The backward
+/// has one more, because no chain stands for all shapes of a graph.
 constexpr int kForwardOperations = 10;
 constexpr int kBackwardOperations = 20;
 constexpr int kGroupedBackwardOperations = 21;
 
 bool spans_scores(const Dependence& dependence) { return dependence.on(Axis::kQuery) && dependence.on(Axis::kKey); }
 
-/// Programs with more needed nodes than this are not searched for the cheapest operands: every largest expression that
-/// does not depend on the score is computed.
+/// The search for the cheapest operands skips programs with more needed nodes than this. Every largest expression that
+/// does not depend on the score is then computed.
 constexpr std::size_t kMaxSearchedNodes = 256;
 
 struct Attempt {
@@ -75,7 +75,7 @@ class Search {
   }
 
  private:
-  /// Computes more beforehand, of what `allowed` says, until the rest has at most `nodes` or nothing helps.
+  /// Computes more of the `allowed` nodes beforehand, until the rest has at most `nodes` or nothing helps.
   void reduce(Attempt& best, int nodes, const std::function<bool(NodeId)>& allowed) const {
     while (best.nodes > nodes) {
       std::optional<Attempt> next = cheapest_step(best, allowed);
@@ -84,7 +84,7 @@ class Search {
     }
   }
 
-  /// A candidate is what does not depend on the score and costs a node.
+  /// A candidate does not depend on the score and costs a node.
   bool is_candidate(NodeId id) const {
     const Op op = program_.nodes()[id].op;
     return !dependence_[id].score && op != Op::kConstant && op != Op::kOperand;
@@ -132,7 +132,7 @@ class Search {
   }
 
   /// The attempt with one more computed expression that costs the fewest bytes for each node that it saves; with equal
-  /// costs the one that saves more, then the first. Empty when none saves any.
+  /// costs the one that saves more, then the first. Empty if none saves any.
   std::optional<Attempt> cheapest_step(const Attempt& from, const std::function<bool(NodeId)>& allowed) const {
     std::optional<Attempt> best;
     double best_cost = 0;

@@ -54,8 +54,8 @@ bool is_row_vector(const ModifierTensor& tensor) {
 }
 
 /// With size 1 along the axes that it does not vary along, or with rows of stride 0. cuDNN 9.19 reads B,1,1,1 and
-/// B,H,1,1 wrongly (from the second row on), and what varies along kv but not along q wrongly in backward; rows of
-/// stride 0 cure both. Where the plain way is right it is the faster one.
+/// B,H,1,1 wrongly (from the second row on). In backward it also reads tensors that vary along kv but not along q
+/// wrongly. Rows of stride 0 cure both. If the plain way is right it is the faster one.
 ///
 /// An axis of size 1 counts as one that the operand does not vary along: the shapes are then the same. (A single query
 /// row has a table of its own, in which the query axis keeps its name.)

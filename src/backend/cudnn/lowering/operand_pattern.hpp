@@ -21,9 +21,9 @@ struct OperandTensor {
 OperandTensor dense_operand(const std::array<bool, kAxisCount>& axes, const std::array<std::int64_t, kAxisCount>& sizes,
                             DType dtype);
 
-/// How many elements such a tensor has in a problem of usual sizes, 1 where this one's are. What is computed beforehand
-/// is chosen by that: it must hang on nothing that problems of one structure may differ in, or the small one that is
-/// tried for all would be lowered in another way.
+/// How many elements such a tensor has in a problem of usual sizes, 1 along axes where this one has 1. It decides which
+/// operands are computed beforehand. It must not depend on sizes, or the small problem of a trial would be lowered in
+/// another way than those it stands for.
 double usual_elements(const std::array<bool, kAxisCount>& axes, const std::array<std::int64_t, kAxisCount>& sizes);
 
 /// A way to give cuDNN an operand, and its name in the pattern table.
@@ -32,7 +32,7 @@ struct OperandPattern {
   ModifierTensor tensor;
 };
 
-/// True for a tensor with an entry for each row and none for each key, of which cuDNN takes only so many.
+/// True for a tensor with an entry for each row and none for each key: cuDNN takes only so many.
 bool is_row_vector(const ModifierTensor& tensor);
 
 /// The ways to give cuDNN an operand, the fastest first. `sizes` are those of the score tensor.

@@ -16,28 +16,28 @@ namespace {
 
 constexpr std::int64_t kTile = 128;  // rows, and keys
 
-/// Of a head, where costs were measured.
+/// The tiles of a head in the measured problem.
 constexpr double kMeasuredTiles = kMeasuredPairs / kMeasuredHeads / (kTile * kTile);
 
 /// Patterns were timed in short bursts. Under the benchmark's steady load an H200's clock falls: the median of its
 /// cases takes this much longer.
 constexpr double kSteadyLoad = 1.1;
-/// Of a tile's time without a modifier, what does not grow with the head dims: the exponentials. From the benchmark's
-/// cases with head dim 64 and 128.
+/// The part of a tile's time without a modifier that does not grow with the head dims: the exponentials. From the
+/// benchmark's cases with head dim 64 and 128.
 constexpr double kDimlessShare = 0.35;
-/// Ends the name of what reads or works on integers.
+/// Ends the name of work on integers.
 constexpr std::string_view kOfIntegers = ".i32";
-/// For what no timed pattern has: what the cheap half of those that were timed take.
+/// The cost of work that no timed pattern has: that of the cheap half of the timed patterns.
 constexpr double kAssumedCost = 0.05;
-/// Of a tensor of gradients for all scores, written beside the backward; the benchmark's learned bias without and with
-/// it.
+/// The factor for writing the gradients of all scores beside the backward; from the benchmark's learned bias without
+/// and with it.
 constexpr double kWrittenGradient = 1.17;
 /// Launches, which small problems consist of.
 constexpr double kForwardLaunch = 0.005, kBackwardLaunch = 0.012, kComputeLaunch = 0.004;
-/// Of the memory's bandwidth, what kernels reach.
+/// The part of the memory's bandwidth that kernels reach.
 constexpr double kReachedBandwidth = 0.85;
-/// The same of the kernel that cuDNN has for one query, and what it takes beside where heads leave half of the
-/// multiprocessors without keys: 8192 keys at batch 16 and 32768 at batch 4 were timed (bench/results/h200-peers.json).
+/// The part of the bandwidth that cuDNN's kernel for one query reaches, and its extra time if heads leave half of the
+/// multiprocessors without keys. 8192 keys at batch 16 and 32768 at batch 4 were timed (bench/results/h200-peers.json).
 constexpr double kReachedByOneRow = 0.89, kFewHeads = 0.0046;
 
 std::int64_t tiles_of(std::int64_t length) { return (length + kTile - 1) / kTile; }
@@ -55,14 +55,14 @@ KeptDistances skipped_by(const ModifierGraph& modifier, Direction direction) {
     if (node.band->left) {
       kept.least = std::max(kept.least, 1 - node.band->bound);
     } else if (direction == Direction::kForward || node.band->bound == 0) {
-      // Of a shifted diagonal the backward skips nothing: band.right.shifted takes what no band takes.
+      // The backward skips nothing of a shifted diagonal: band.right.shifted costs as much as no band.
       kept.most = std::min(kept.most, node.band->bound);
     }
   }
   return kept;
 }
 
-/// Of one head, the tiles with a distance that is kept.
+/// The tiles of one head with a distance that is kept.
 double run_tiles(std::int64_t seq_q, std::int64_t seq_kv, const KeptDistances& kept) {
   std::int64_t tiles = 0;
   for (std::int64_t row = 0; row < seq_q; row += kTile) {
@@ -74,7 +74,7 @@ double run_tiles(std::int64_t seq_q, std::int64_t seq_kv, const KeptDistances& k
   return static_cast<double>(tiles);
 }
 
-/// What a modifier's nodes cost for all scores of the measured shape.
+/// The cost of a modifier's nodes for all scores of the measured shape.
 struct ModifierCost {
   double milliseconds = 0;
   int measured = 0, assumed = 0;  ///< kinds of work
@@ -118,8 +118,8 @@ double computed_bytes(const AttentionProblem& p, const LoweredModifier& modifier
   return bytes;
 }
 
-/// cuDNN's kernel for one query waits for memory alone. It was timed without a modifier; what modifiers cost there,
-/// nobody has measured.
+/// cuDNN's kernel for one query waits for memory alone. It was timed without a modifier; the cost of modifiers there
+/// was never measured.
 bool is_one_plain_row(const AttentionProblem& p, Direction direction, const LoweredModifier& modifier) {
   return direction == Direction::kForward && p.seq_q == 1 && modifier.graph.nodes.empty() && modifier.computed.empty();
 }
@@ -160,8 +160,8 @@ Prediction attention_time(const AttentionProblem& problem, const PlanTask& task,
       heads / kMeasuredHeads *
       (rows * costs.row * dims + run_tiles(p.seq_q, p.seq_kv, skipped_by(modifier.graph, task.direction)) * tile);
   compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);
-  // One block of threads takes a tile of rows in forward and of keys in backward; with fewer of them than
-  // multiprocessors some are idle.
+  // One CTA takes a tile of rows in forward and of keys in backward; with fewer CTAs than multiprocessors some are
+  // idle.
   const double blocks =
       heads * (task.direction == Direction::kForward ? rows : static_cast<double>(tiles_of(p.seq_kv)));
   compute *= std::max(1.0, rates.multiprocessors / blocks);

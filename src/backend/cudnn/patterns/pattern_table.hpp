@@ -11,7 +11,7 @@
 
 namespace scoremod::backend::cudnn {
 
-/// What was seen of a pattern: a way to write something in cuDNN's graph language.
+/// The verdict on a pattern: a way to write something in cuDNN's graph language.
 enum class PatternVerdict : std::uint8_t {
   kUnknown,  ///< never tried on this architecture and version: not used
   kRight,    ///< agreed with float64 on a device in every setting
@@ -21,27 +21,27 @@ enum class PatternVerdict : std::uint8_t {
 };
 const char* to_string(PatternVerdict verdict);
 
-/// Which part of the explorer's settings speaks for a problem. cuDNN runs a single query row by other kernels, and
+/// The part of the explorer's settings that applies to a problem. cuDNN runs a single query row by other kernels, and
 /// other patterns are wrong there.
 enum class RowClass : std::uint8_t { kManyRows, kOneRow };
 
-/// What all of the explorer's rows say together of one pattern.
+/// The summary of all of the explorer's rows on one pattern.
 struct PatternDecision {
-  std::uint32_t name;  ///< where the pattern's name begins in the table's text of names, each of which ends with a zero
+  std::uint32_t name;  ///< the begin of the pattern's name in the table's text of names, which are zero-terminated
   RowClass rows;
   Direction direction;
   PatternVerdict verdict;
   double milliseconds;  ///< 0 where it was not timed
 };
 
-/// Where the rows of a table were seen.
+/// The device and version that the rows of a table come from.
 struct PatternOrigin {
   std::string architecture;   ///< "sm_90"
   std::string cudnn_version;  ///< "9.19.0"
 };
 
-/// What the pattern explorer saw on one architecture with one cuDNN version. The lowering uses a pattern only when it
-/// is kRight. Copies share what they hold.
+/// The pattern explorer's results on one architecture with one cuDNN version. The lowering uses a pattern only when it
+/// is kRight. Copies share their data.
 class PatternTable {
  public:
   PatternTable() = default;
@@ -63,8 +63,8 @@ class PatternTable {
   /// The pattern of a decision, and the decisions in the order of direction and name.
   std::string_view name(const PatternDecision& decision) const { return names_ + decision.name; }
   std::span<const PatternDecision> decisions() const { return decisions_; }
-  /// Whether the rows were seen on the architecture and with the cuDNN version that the table was asked for. Those of
-  /// others say what is worth trying, and prove nothing: a lowering must be verified on the device before it is used.
+  /// Whether the rows come from the architecture and the cuDNN version that the table was asked for. Rows of others
+  /// suggest what to try, and prove nothing: a lowering must be verified on the device before it is used.
   bool verified() const { return verified_; }
   const PatternOrigin& origin() const { return origin_; }
   /// For people: where the rows were seen, such as "sm_90 with cuDNN 9.19.0".
@@ -73,7 +73,7 @@ class PatternTable {
  private:
   const PatternDecision* decision(std::string_view pattern, Direction direction) const;
 
-  /// What parse() made.
+  /// The result of parse().
   struct Parsed {
     std::string names;
     std::vector<PatternDecision> decisions;
@@ -85,9 +85,9 @@ class PatternTable {
   bool verified_ = true;
 };
 
-/// The table that ships with the library, for a device's architecture and the cuDNN that is loaded. Where that pair was
-/// not explored: the nearest explored version's of the same architecture, or else of sm_90, unverified. Empty for a
-/// cuDNN of another major version than any that was explored.
+/// The table that ships with the library, for a device's architecture and the cuDNN that is loaded. If that pair was
+/// not explored, it is the nearest explored version's of the same architecture, or else of sm_90, unverified. Empty for
+/// a cuDNN of another major version than any that was explored.
 PatternTable shipped_pattern_table(std::string_view architecture, std::string_view cudnn_version, RowClass rows);
 
 }  // namespace scoremod::backend::cudnn

@@ -8,7 +8,7 @@
 
 namespace scoremod::backend::cudnn {
 
-/// What the explorer saw on one architecture with one cuDNN version: a file of patterns/ as pattern_tables.py sums it
+/// The explorer's results on one architecture with one cuDNN version: a file of patterns/ as pattern_tables.py sums it
 /// up.
 struct ShippedPatterns {
   std::string_view architecture;               ///< "sm_90"

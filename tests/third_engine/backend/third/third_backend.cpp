@@ -21,13 +21,13 @@ using compiler::CompiledProblem;
 
 constexpr std::int64_t kMaxHeadDim = 64;
 
-/// Stands for what an engine compiles.
+/// Stands for a backend's compiled artifact.
 class ThirdArtifact final : public Artifact {
  public:
   std::vector<std::byte> serialize() const override { return std::vector<std::byte>(3, std::byte{3}); }
 };
 
-/// What is wrong with one: o is all zeros.
+/// The fault of one: o is all zeros.
 class WrongForward final : public ForwardPlan {
  public:
   WrongForward(std::unique_ptr<ForwardPlan> right, std::size_t bytes) : right_(std::move(right)), bytes_(bytes) {}

@@ -248,7 +248,7 @@ TEST(CpuBackend, NeedsMemoryThatDoesNotGrowWithTheLengths) {
     return backward ? attention.backward_workspace_bytes() : attention.forward_workspace_bytes();
   };
   EXPECT_EQ(bytes(8192, false), bytes(1 << 20, false));
-  // What an LSE leaves out takes as much as the LSE itself.
+  // The remainder of an LSE takes as much memory as the LSE itself.
   constexpr std::size_t kRemainders = sizeof(float) << 20;
   EXPECT_LE(bytes(1 << 20, true), bytes(8192, true) + kRemainders + (1 << 20));
 }

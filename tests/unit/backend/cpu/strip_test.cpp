@@ -122,8 +122,7 @@ void expect_float(Op op, float got, double exact, float plain, const std::string
     return;
   }
   // Compositions (such as x * sigmoid(x)) are as exact as the same formula in plain f32. The exponent of gelu_tanh is
-  // itself a rounded polynomial of magnitude up to 100: three roundings of it, whichever way they fall, move the result
-  // by 150 ulp.
+  // itself a rounded polynomial of magnitude up to 100. Three roundings of it move the result by up to 150 ulp.
   const double allowed = op == Op::kGeluTanh ? 150 : std::max(4.0, 2 * ulps(plain, exact) + 1);
   EXPECT_LE(ulps(got, exact), allowed) << where << " exact " << exact << " op " << ir::info(op).name;
 }

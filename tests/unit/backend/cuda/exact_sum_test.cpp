@@ -21,7 +21,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// The generated code, compiled for the host, summing what it is given in the order given.
+/// The generated code, compiled for the host, summing its inputs in the order given.
 class ExactSum : public ::testing::Test {
  protected:
   static float sum(const std::vector<float>& values) {

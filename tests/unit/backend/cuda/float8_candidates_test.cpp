@@ -51,7 +51,7 @@ TEST(Float8Candidates, AreThoseOfSixteenBitsWithConversions) {
     EXPECT_NE(found[0].label.find("hopper"), std::string::npos);
     EXPECT_NE(found[0].label.find("e4m3"), std::string::npos);
     for (std::size_t i = 0; i < found.size(); ++i) {
-      // What is built is the same; what it is known to be right for is not.
+      // The built plan is the same; its verdicts are not.
       EXPECT_EQ(found[i].plan_key, stored[i].plan_key);
       EXPECT_NE(found[i].structural_key, stored[i].structural_key);
       EXPECT_FALSE(found[i].known_right);
@@ -76,7 +76,7 @@ TEST(Float8Candidates, AreVerifiedByWhatTheyConvert) {
     const compiler::CompiledProblem compiled = compiler::compile(problem);
     const Bytes key = candidates_of(compiled, Direction::kForward).front().structural_key;
     EXPECT_TRUE(keys.insert(key).second);
-    // A small problem of eight bits speaks for it.
+    // A small FP8 problem stands for it in trials.
     const compiler::CompiledProblem trial = verification::trial_problem(compiled);
     EXPECT_EQ(trial.problem.dtype, problem.dtype);
     const std::vector<Candidate> small = candidates_of(trial, Direction::kForward);

@@ -1,4 +1,4 @@
-// The kernels' text that converts tensors of eight bits, run by the host with one thread.
+// The kernels' text that converts FP8 tensors, run by the host with one thread.
 
 #include <bit>
 #include <cmath>
@@ -18,7 +18,7 @@
 namespace scoremod::backend::cuda {
 namespace {
 
-/// What the text asks of CUDA, for one thread.
+/// The CUDA names that the text uses, for one thread.
 constexpr const char* kOneThread = R"(
 #define __global__
 #define __launch_bounds__(threads)

@@ -1,5 +1,5 @@
-// Trials of the pass for gradients of operands: a problem's own small one has the same structure, what the pass
-// computes is taken, also of random problems, and what is summed or stored wrong is found.
+// Trials of the pass for operand gradients. A problem's own small one has the same structure. Right results of the pass
+// are accepted, also for random problems, and wrong sums and stores are found.
 
 #include <algorithm>
 #include <array>
@@ -41,8 +41,8 @@ std::vector<std::uint32_t> operands_of(const CompiledProblem& problem) {
 
 Bytes structure(const CompiledProblem& problem) { return OperandGradients::structure(problem, operands_of(problem)); }
 
-/// What the pass computes of operands: float32 products of what is rounded already, weights from the LSE, deltas of o
-/// or of weights. With what is spoilt afterwards.
+/// The pass's operand gradients with its roundings: float32 products of rounded tensors, weights from the LSE, deltas
+/// of o or of weights. A fault may be planted afterwards.
 class Pass final : public BackwardPlan {
  public:
   using Spoil = std::function<void(const BackwardTensors&)>;

@@ -118,8 +118,8 @@ struct Case {
   std::uint64_t seed = 0;
 };
 
-/// A quotient by a constant may miss a unit where it or its dividend is so small that what it leaves is subnormal, and
-/// with it all that follows.
+/// A quotient by a constant may miss a unit if it or its dividend is so small that the remainder is subnormal, and so
+/// may its dependents.
 bool is_near_small_quotient(const Program& program, const Node& node, std::span<const ir::Scalar<float>> expected,
                             float found, float quotient) {
   if (node.op != Op::kDiv || program.nodes()[node.args[1]].op != Op::kConstant || found == quotient) return false;
@@ -222,8 +222,8 @@ TEST(ProgramSource, DividesByConstantsRoundingDown) {
     expect_same(test, library.function<Function>("program_0"), random);
 }
 
-/// Every multiple of a divisor is what a program may round down; constants of all signs and sizes, and every mantissa
-/// of one.
+/// Programs may round down multiples of a divisor, so all are tried: with constants of all signs and sizes, and every
+/// mantissa of one.
 TEST(ProgramSource, DividesFloatsByConstantsAsTheOperatorDoes) {
   const test::HostLibrary library(
       concat(file_text("backend/cuda/program_prelude.cuh"),
@@ -247,7 +247,7 @@ TEST(ProgramSource, DividesFloatsByConstantsAsTheOperatorDoes) {
     for (const float x : {0.0f, -0.0f, std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()})
       ASSERT_EQ(std::bit_cast<std::uint32_t>(divide(x, divisor)), std::bit_cast<std::uint32_t>(x / divisor)) << x;
     ASSERT_TRUE(std::isnan(divide(std::numeric_limits<float>::quiet_NaN(), divisor)));
-    // What a dividend below 2^-102 leaves is subnormal, so that its quotient may miss one unit, but no more.
+    // The remainder of a dividend below 2^-102 is subnormal, so its quotient may miss one unit, but no more.
     for (std::uint32_t i = 0; i < 20'000; ++i) {
       const float x = std::bit_cast<float>(static_cast<std::uint32_t>(random() % 0x0c800000u)),
                   found = divide(x, divisor);

@@ -43,7 +43,7 @@ CompiledProblem soft_cap() {
   return compiler::compile(problem);
 }
 
-/// The engine cudnn as if an H200 were here.
+/// The backend cudnn as if an H200 were here.
 class CudnnOnH200 : public backend::Backend {
  public:
   const char* name() const override { return "cudnn"; }
@@ -65,7 +65,7 @@ class CudnnOnH200 : public backend::Backend {
   const backend::Backend& cudnn_ = backend::find_backend("cudnn");
 };
 
-/// The same, but that it builds any number of plans at once.
+/// A backend that builds any number of plans at once.
 class BuildsAtOnce final : public CudnnOnH200 {
  public:
   bool builds_in_turn() const override { return false; }
@@ -92,7 +92,7 @@ class BuildProcess : public ::testing::Test {
     ExpectedAnswers expected(problem_, request_, trial);
     return build_requests(problem_, tasks, request_, expected);
   }
-  /// What is expected to be chosen for a task, and the candidate that verifies it.
+  /// The candidate that is expected to be chosen for a task, and the one that verifies it.
   std::pair<backend::Candidate, backend::Candidate> expected(const Task& task) {
     verification::Trial trial(problem_);
     Request asked = request_;
@@ -156,7 +156,7 @@ TEST_F(BuildProcess, LeavesThePlanAndItsTrialsInTheStore) {
   EXPECT_TRUE(is_stored(plan));
   EXPECT_TRUE(is_stored(trial));
   EXPECT_FALSE(is_stored(expected(kForward).first));
-  // What is stored is not waited for.
+  // A stored plan is not waited for.
   EXPECT_FALSE(requests({kForward, kBackward})[1]);
 }
 

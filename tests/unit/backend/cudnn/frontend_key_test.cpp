@@ -1,5 +1,5 @@
-// What cudnn-frontend offers as a graph's key does not see the score modifier, which it holds as a function. Plans that
-// were kept under it would be run for other modifiers; scoremod's key tells them apart.
+// cudnn-frontend's key of a graph does not cover the score modifier, which is a function. Plans that were kept under it
+// would run for other modifiers; scoremod's key tells them apart.
 
 #include <string>
 

@@ -15,7 +15,7 @@
 namespace scoremod::backend::cudnn {
 namespace {
 
-/// The same graph everywhere: devices that differ in one property, and versions of everything that has one.
+/// The keys of one graph: on devices that differ in one property, and with other versions of each library.
 std::vector<PlanKey> keys_of_several_places() {
   const std::array devices{
       DeviceProperties{"", "NVIDIA H200", 90, 132, 232448, 62914560, {}},

@@ -13,8 +13,8 @@
 namespace scoremod::backend::cudnn {
 namespace {
 
-/// Of each problem that the check suite runs on a device: what the lowering says on sm_90 with cuDNN 9.19.0. A problem
-/// that it refuses is one that the suite can't judge, so that more of them would go unnoticed there.
+/// The lowering's answers on sm_90 with cuDNN 9.19.0 for each problem that the check suite runs on a device. The suite
+/// can't judge refused problems, so more of them would hide faults.
 TEST(LowerSuite, RefusesOnlyFunctionsThatCudnnLacksAndComputedTensorsBesideASingleKey) {
   CheckSuiteOptions options;
   options.seed = 0;
@@ -65,8 +65,8 @@ TEST(LowerSuite, GivesEveryTrialProblemALoweringOfTheProblemsStructure) {
       const Lowerings tried = lowerings(trial, direction, right_patterns(table, direction));
       const bool has = std::ranges::any_of(
           tried.found, [&](const Lowering& lowering) { return key(lowering, trial.problem) == wanted; });
-      // So short that a bound of the program's may be the length: what the trial's lengths make of it is another
-      // structure, and the planner refuses it.
+      // So short that a bound of the program's may be the length: the trial's lengths then give another structure, and
+      // the planner refuses it.
       constexpr std::int64_t kShort = 24;
       const std::int64_t shortest = std::min(test_case.problem.seq_q, test_case.problem.seq_kv);
       EXPECT_TRUE(has || (shortest > 1 && shortest < kShort))

@@ -83,8 +83,8 @@ std::set<std::string> ids_of(const AttentionProblem& problem, int capability) {
   return ids;
 }
 
-/// The rules that depend on what a device, a library or a run says are held to both sides in planner/plan_task_test.cpp
-/// and tests/device.
+/// Rules that depend on a device, a library or a run are tested on both sides in planner/plan_task_test.cpp and
+/// tests/device.
 TEST(Rules, RefuseOnOneSideAndTakeTheOther) {
   if (!cudnn::library().available) GTEST_SKIP() << cudnn::library().reason;
   for (const BothSides& sides : rules()) {

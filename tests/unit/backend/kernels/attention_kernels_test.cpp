@@ -89,7 +89,7 @@ TEST(AttentionKernelFields, TakeASinkOfInfinity) {
   test::expect_right(check_of(test, inputs));
 }
 
-/// Tensors that are ragged or paged, and o and gradients that lie as no other tensor does.
+/// Tensors that are varlen or paged, and o and gradients with layouts of their own.
 class AttentionKernelPlaces : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(AttentionKernelPlaces, AreRight) {
@@ -107,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernelPlaces,
                                            "gradients elsewhere", "a learned sink, dropout and the largest score f32",
                                            "ragged f32", "paged f32", "o in a half"));
 
-/// Of these d_o f16 has no number, or one with few digits.
+/// f16 cannot hold these d_o, or only with few digits.
 TEST(AttentionKernelOutputs, TakeGradientsThatHalvesDoNotHold) {
   const checking::CheckCase test = case_of("o in f32, beside f16");
   for (const double largest : {1e5, 1e-6}) {
@@ -150,15 +150,15 @@ Number here_and_there(std::int32_t number) {
   return [=](const std::string&, std::size_t entry) { return entry % 2 == 0 ? -number / 3 : number; };
 }
 
-/// Whole sequences, every second block of which is one that the pool has.
+/// Whole sequences. Only every second page is a valid one.
 Number half_of_the_blocks(const AttentionProblem& problem, std::int32_t number) {
   return [=, keys = static_cast<std::int32_t>(problem.seq_kv)](const std::string& operand, std::size_t entry) {
     return operand == problem::kLengthsOfKeys ? keys : entry % 2 == 0 ? 0 : number;
   };
 }
 
-/// Runs both directions of a problem whose operands all hold such numbers, as a call's on a device may: nobody reads
-/// those before the kernels do.
+/// Runs both directions of a problem whose operands all hold such numbers, as on a device, whose operands nobody
+/// validates before the kernels.
 void run_with(const AttentionProblem& problem, const Number& number, bool at_end, const Fault& fault = {}) {
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   const AttentionProblem& p = compiled.problem;
@@ -217,7 +217,7 @@ TEST(AttentionKernelBoundsDeathTest, ABoundThatIsMissingIsSeen) {
   EXPECT_DEATH(run_with(paged, half_of_the_blocks(paged, -2'000'000'000), true, none), "");
 }
 
-/// Where nothing that a call binds decides the mask, its tiles' states are found once.
+/// If no runtime argument decides the mask, the block mask is computed once.
 TEST(AttentionKernelStates, AreFoundOnceWhereTheyAreTheSameInEveryCall) {
   checking::CheckCase test = case_of("mask by head");
   const auto kernels = [&] {

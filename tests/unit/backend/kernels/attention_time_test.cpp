@@ -87,7 +87,7 @@ TEST(AttentionTime, GrowsWithWhatIsDone) {
     EXPECT_LT(time_of("value = score\nkeep = kv_idx <= q_idx", direction), 0.7 * plain);
     EXPECT_GT(time_of("value = tanh(score)", direction), plain);
     EXPECT_GT(time_of("value = tanh(score) + sin(score)", direction), time_of("value = tanh(score)", direction));
-    // What is the same for all scores of a head is next to nothing.
+    // A value that is equal for all scores of a head costs nearly nothing.
     EXPECT_LT(time_of("operand x: f32 [h]\nvalue = score * pow(x, 1.5)", direction),
               time_of("operand x: f32 [h]\nvalue = score * pow(x + score, 1.5)", direction));
   }

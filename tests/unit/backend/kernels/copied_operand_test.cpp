@@ -1,5 +1,5 @@
-// Hopper's forward and fused backward with tiles of an operand copied ahead, on a host, thread by thread: right by the
-// float64 oracle, and in a forward the same bits as reads of each number give.
+// Hopper's forward and fused backward with a TMA-loaded bias, on a host, thread by thread. They are right by the
+// float64 oracle, and a forward gives the same bits as reads of each number.
 
 #include <algorithm>
 #include <functional>
@@ -13,8 +13,8 @@
 #include "problem/tensor_view.hpp"
 #include "support/attention_kernels_cases.hpp"
 #include "support/check_report.hpp"
-#include "support/copied_operand_cases.hpp"
 #include "support/emulated_attention.hpp"
+#include "support/loaded_bias_cases.hpp"
 #include "support/test_seed.hpp"
 #include "support/tiled_call.hpp"
 #include "unit/backend/kernels/kernel_candidates.hpp"
@@ -26,7 +26,7 @@ namespace {
 using Fault = test::EmulatedLaunches::Fault;
 
 const std::vector<checking::CheckCase>& cases() {
-  static const std::vector<checking::CheckCase> all = test::copied_operand_cases();
+  static const std::vector<checking::CheckCase> all = test::loaded_bias_cases();
   return all;
 }
 const checking::CheckCase &by_head = cases()[0], &by_batch = cases()[1], &by_both = cases()[2], &of_all = cases()[3];
@@ -49,7 +49,7 @@ TEST_P(CopiedOperand, IsRight) {
 }
 INSTANTIATE_TEST_SUITE_P(Cases, CopiedOperand, ::testing::Range(std::size_t{0}, cases().size()));
 
-/// Where a call's pointers are none that copies of boxes take.
+/// TMA cannot take the pointers of these calls.
 TEST(CopiedOperandOf, IsRightWhereThreadsCopyIt) {
   const Fault one_thread{"(!kCopiesOperand || call.copied.aligned)", "false"},
       boxes{"if (tensor.aligned) {", "if (false) {"};
@@ -90,7 +90,7 @@ TEST(CopiedOperandFaultsDeathTest, AreSeen) {
 }
 
 const std::vector<checking::CheckCase>& backward_cases() {
-  static const std::vector<checking::CheckCase> all = test::copied_operand_backward_cases();
+  static const std::vector<checking::CheckCase> all = test::loaded_bias_backward_cases();
   return all;
 }
 
@@ -119,7 +119,7 @@ TEST(CopiedOperandBackwardOf, IsRightWhereThreadsCopyIt) {
   test::expect_right(backward_check_of(backward_cases()[1], {.backward = {fill, by_threads}}));
 }
 
-/// Those of q and d_o by threads, too: a group's warp copies its numbers between them.
+/// Threads copy q and d_o, too: a group's warp copies its numbers between them.
 TEST(CopiedOperandBackwardOf, IsRightWhereThreadsCopyEverything) {
   const test::EmulatedFaults by_threads{
       .forward = {"(!kCopiesOperand || call.copied.aligned)", "false"},
@@ -174,21 +174,21 @@ TEST(CopiedOperandOf, IsOneThatVariesAlongQueriesAndKeysInRowsThatBoxesTake) {
   EXPECT_TRUE(copied(with_strides({200 * 392, 392, 1}))) << "gaps";
   EXPECT_FALSE(copied(with_strides({200 * 390, 390, 1}))) << "rows at other multiples";
   EXPECT_FALSE(copied(with_strides({200 * 384, 1, 200}))) << "keys apart";
-  EXPECT_FALSE(copied_operand(test::copied_operand_case("operand x: f32 [q_idx]\nvalue = score + x").problem,
-                              Direction::kForward))
+  EXPECT_FALSE(
+      copied_operand(test::loaded_bias_case("operand x: f32 [q_idx]\nvalue = score + x").problem, Direction::kForward))
       << "queries alone";
-  EXPECT_FALSE(copied_operand(test::copied_operand_case("value = score").problem, Direction::kForward)) << "no operand";
+  EXPECT_FALSE(copied_operand(test::loaded_bias_case("value = score").problem, Direction::kForward)) << "no operand";
   EXPECT_FALSE(copied_operand(by_head.problem, Direction::kBackward)) << "shared memory";
 }
 
 TEST(CopiedOperandOf, TilesFitIntoSharedMemory) {
   for (const std::int64_t dim : {32, 64, 96, 128}) {
-    const compiler::CompiledProblem compiled = compiler::compile(test::copied_operand_case(by_head.name, dim).problem);
+    const compiler::CompiledProblem compiled = compiler::compile(test::loaded_bias_case(by_head.name, dim).problem);
     const KernelCall made = test::attention_call(compiled, Direction::kForward, copying(compiled.problem));
     EXPECT_LE(made.launches().back().shared_bytes, static_cast<std::size_t>(kHopperSharedBytes)) << dim;
   }
   for (const std::int64_t dim : {72, 96, 128}) {
-    AttentionProblem problem = test::copied_operand_case(by_head.name, dim).problem;
+    AttentionProblem problem = test::loaded_bias_case(by_head.name, dim).problem;
     problem.backward = true;
     EXPECT_EQ(copied_operand(problem, Direction::kBackward), 0U) << dim;
   }
@@ -196,7 +196,7 @@ TEST(CopiedOperandOf, TilesFitIntoSharedMemory) {
 
 bool copies(const Candidate& candidate) { return candidate.label.find("tiles of x copied") != std::string::npos; }
 
-/// The candidates, of which the one that copies is the last.
+/// The candidates; the last one has the TMA-loaded bias.
 std::vector<Candidate> offered(const AttentionProblem& problem, Direction direction, const Target& target) {
   std::vector<Candidate> candidates = candidates_of(problem, direction, target);
   const auto copied = std::ranges::stable_partition(candidates, std::not_fn(copies));
@@ -206,7 +206,7 @@ std::vector<Candidate> offered(const AttentionProblem& problem, Direction direct
 
 class CopiedOperandIn : public ::testing::TestWithParam<Direction> {};
 
-/// As an H200 took it: half the time. What vouches for it is a trial of the same structure.
+/// An H200 took half the time. A trial of the same structure verifies it.
 TEST_P(CopiedOperandIn, IsOfferedBeforeReads) {
   AttentionProblem problem = problem_of("operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x");
   problem.operands[0].dtype = problem.dtype;

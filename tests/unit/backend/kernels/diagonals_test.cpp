@@ -1,5 +1,5 @@
-// Sums along diagonals of scores, on a host, thread by thread: what a walk over tiles of made-up gains leaves of a
-// table's gradient.
+// Sums along diagonals of scores, on a host, thread by thread: a table's gradient from a walk over tiles of made-up
+// gradients.
 
 #include <algorithm>
 #include <cstring>
@@ -94,7 +94,7 @@ AttentionProblem problem_of(const Case& test) {
   return p;
 }
 
-/// Of the table, by the walk and the kernels that add its sums up.
+/// The gradient of the table, by the walk and the kernels that add its sums up.
 std::vector<float> gradient_of(const Case& test, const test::EmulatedLaunches::Fault& fault = {}) {
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(test));
   const std::vector<OperandTarget> targets =

@@ -48,7 +48,7 @@ TEST(KernelsBackend, OffersFewQueriesTheRowsThatTheyFill) {
     EXPECT_EQ(candidate.label.find("few-query"), std::string::npos);
 }
 
-/// Boxes come faster than what threads copy, even where most rows of the products by warpgroups are nobody's.
+/// TMA loads are faster than threads' copies, even if most rows of the WGMMAs are unused.
 TEST(KernelsBackend, TakesHopperKernelsForUpTo64RowsOfFewQueries) {
   const auto is_hopper = [](std::int64_t queries, const Target& target) {
     return best_label(decoding(queries), target).find("hopper few-query") != std::string::npos;

@@ -1,4 +1,4 @@
-// The kernels of few queries on a host, thread by thread, against the float64 oracle.
+// The decode kernels on a host, thread by thread, against the float64 oracle.
 
 #include <algorithm>
 
@@ -44,7 +44,7 @@ checking::CheckCase case_of(const std::string& name) {
       cases.at(static_cast<std::size_t>(std::ranges::find(cases, name, &checking::CheckCase::name) - cases.begin())));
 }
 
-/// Rows that are not finite are not summed again: what would make them so is seen.
+/// Rows that are not finite are not recomputed, so that faults show.
 const Fault kOnce{"    forward_row(p, scratch, own.b, of.h, of.q);\n", ""};
 
 /// In the shape with this many rows.
@@ -78,17 +78,17 @@ const ShapedCase kShapedCases[] = {
     {"three queries of five heads", 16},
     {"sixteen queries of four heads", 32},
     {"lengths", 16},
-    {"documents of few queries", 64},
-    {"mask by head of few queries", 32},
-    {"few queries of wide heads", 32},
-    {"few queries, unaligned", 64},
-    {"few queries' sink, dropout and largest score", 32},
-    {"few queries' dropout with odd offsets, scores as they are", 16},
-    {"few queries of pages", 16},
-    {"few queries of pages by heads", 32},
-    {"few queries, ragged", 16},
-    {"few queries of pages", 16},
-    {"few queries of large pages", 16},
+    {"decode, documents", 64},
+    {"decode, mask by head", 32},
+    {"decode, wide heads", 32},
+    {"decode, unaligned", 64},
+    {"decode, sink, dropout and largest score", 32},
+    {"decode, dropout with odd offsets, scores as they are", 16},
+    {"decode, pages", 16},
+    {"decode, pages by heads", 32},
+    {"decode, ragged", 16},
+    {"decode, pages", 16},
+    {"decode, large pages", 16},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, FewQueries, ::testing::ValuesIn(kShapedCases));
 
@@ -100,13 +100,13 @@ TEST(FewQueries, LookAtAMaskOnceThatIsTheSameForAllQueries) {
     return text.find("kMaskVariesWithQuery = true") != std::string::npos;
   };
   EXPECT_FALSE(looks_at_all("lengths"));
-  EXPECT_FALSE(looks_at_all("mask by head of few queries"));
-  EXPECT_TRUE(looks_at_all("documents of few queries"));
+  EXPECT_FALSE(looks_at_all("decode, mask by head"));
+  EXPECT_TRUE(looks_at_all("decode, documents"));
 }
 
 /// Without parts that are merged.
 TEST(FewQueriesInOneShare, AreRight) {
-  const checking::CheckCase test = case_of("few queries' sink, dropout and largest score");
+  const checking::CheckCase test = case_of("decode, sink, dropout and largest score");
   TileShape shape = shape_of(test.problem, 32);
   shape.splits = 1;
   test::expect_right(check_of(test, random_inputs(test.problem), shape, {.of_both = kOnce}));
@@ -114,8 +114,7 @@ TEST(FewQueriesInOneShare, AreRight) {
 }
 
 TEST(FewQueriesWithInfinitiesAndNan, AreRight) {
-  for (const auto& [name, rows] :
-       {ShapedCase{"few queries and one key", 32}, ShapedCase{"few queries' mask by the score", 64}}) {
+  for (const auto& [name, rows] : {ShapedCase{"decode, one key", 32}, ShapedCase{"decode, mask by the score", 64}}) {
     const checking::CheckCase test = case_of(name);
     SCOPED_TRACE(test.name);
     test::expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), shape_of(test.problem, rows)));
@@ -141,7 +140,7 @@ TEST_P(FewQueryFaults, AreSeen) {
 }
 const PlantedFault kPlantedFaults[] = {
     {"FullWrongly", "lengths", {"full = some & ~masked", "full = some"}},
-    {"ForTheFirstQueryAlone", "documents of few queries", {"kMaskVariesWithQuery ? last_q : first_q", "first_q"}},
+    {"ForTheFirstQueryAlone", "decode, documents", {"kMaskVariesWithQuery ? last_q : first_q", "first_q"}},
     {"EmptyWrongly", "lengths", {"some &= kept;", "some &= kept & ~masked;"}},
     {"NotWaitedFor",
      "one query of four heads",
@@ -149,7 +148,7 @@ const PlantedFault kPlantedFaults[] = {
     {"OverwrittenEarly", "one query of four heads", {"fetch(stage == 0 ? kStages - 1 : stage - 1)", "fetch(stage)"}},
     {"APartLeftOut", "one query of four heads", {"rows[i].add(from[i]", "if (part > 0) rows[i].add(from[i]"}},
     {"APartNotLookedAt",
-     "few queries' sink, dropout and largest score",
+     "decode, sink, dropout and largest score",
      {"rows[i].look_at(from[i]", "if (part > 0) rows[i].look_at(from[i]"}},
     {"MergedWhoeverIsLast", "one query of four heads", {"last = count == call.splits", "last = own.split == 0"}},
     {"WhatWasThereIsCounted",
@@ -160,22 +159,22 @@ const PlantedFault kPlantedFaults[] = {
      "four queries of four heads",
      {"store_merged(p, rows[i], own.b, of.h, of.q)", "store_merged(p, rows[i], own.b, of.h ^ 1, of.q)"}},
     {"AnotherHeadsDropout",
-     "few queries' sink, dropout and largest score",
+     "decode, sink, dropout and largest score",
      {"dropout.four(of.h, of.q", "dropout.four(h, of.q"}},
     {"PagesSwapped",
-     "few queries of pages",
+     "decode, pages",
      {"pages[position / kBlockRows * page_step]", "pages[(position / kBlockRows ^ 1) * page_step]"}},
-    {"ARowOfAnotherPage", "few queries of pages", {"from.at(first + row + i) + dim", "from.at(first + row) + dim"}},
-    {"ATileOfAnotherPage", "few queries of large pages", {"* at = from.at(first) + row", "* at = from.at(0) + row"}},
-    {"LseByHeads", "few queries, ragged", {"+ q) * call.heads_q + h", "+ q) + h * call.seq_q"}},
+    {"ARowOfAnotherPage", "decode, pages", {"from.at(first + row + i) + dim", "from.at(first + row) + dim"}},
+    {"ATileOfAnotherPage", "decode, large pages", {"* at = from.at(first) + row", "* at = from.at(0) + row"}},
+    {"LseByHeads", "decode, ragged", {"+ q) * call.heads_q + h", "+ q) + h * call.seq_q"}},
     {"BandFromAnotherRow", "a window at a position", {"first_q + call.lowest", "first_q + call.lowest + 64"}},
 };
 INSTANTIATE_TEST_SUITE_P(Faults, FewQueryFaults, ::testing::ValuesIn(kPlantedFaults),
                          [](const auto& fault) { return std::string(fault.param.name); });
 
-/// A graph repeats a call with its arguments, in a workspace that holds what the last time left.
+/// A graph repeats a call with its arguments, in a workspace with the last run's contents.
 TEST(FewQueriesInShares, AreMergedEachTimeThatAGraphRepeatsACall) {
-  const checking::CheckCase test = case_of("few queries' sink, dropout and largest score");
+  const checking::CheckCase test = case_of("decode, sink, dropout and largest score");
   const std::vector inputs{random_inputs(test.problem)};
   TileShape shape = shape_of(test.problem, 32);
   shape.splits = 3;
@@ -216,26 +215,26 @@ const SplitCase kSplitCases[] = {
     {"a window at a position", 1},
     {"lengths", 1},
     {"lengths", 3},
-    {"documents of few queries", 1},
-    {"mask by head of few queries", 2},
+    {"decode, documents", 1},
+    {"decode, mask by head", 2},
     {"global keys and a window at a position", 1},
-    {"few queries' mask by the score", 1},
-    {"few queries without a key", 2},
-    {"few queries and nothing kept", 1},
-    {"few queries and one key", 2},
-    {"few queries of wide heads", 1},
-    {"few queries, unaligned", 1},
-    {"few queries' bias", 1},
-    {"few queries' sink, dropout and largest score", 1},
-    {"few queries' sink, dropout and largest score", 4},
-    {"few queries' dropout with odd offsets, scores as they are", 1},
-    {"few queries, ragged", 1},
-    {"few queries, ragged", 2},
+    {"decode, mask by the score", 1},
+    {"decode without a key", 2},
+    {"decode, nothing kept", 1},
+    {"decode, one key", 2},
+    {"decode, wide heads", 1},
+    {"decode, unaligned", 1},
+    {"decode, bias", 1},
+    {"decode, sink, dropout and largest score", 1},
+    {"decode, sink, dropout and largest score", 4},
+    {"decode, dropout with odd offsets, scores as they are", 1},
+    {"decode, ragged", 1},
+    {"decode, ragged", 2},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, HopperFewQueries, ::testing::ValuesIn(kSplitCases));
 
 TEST(HopperFewQueriesWithInfinitiesAndNan, AreRight) {
-  for (const auto& [name, splits] : {SplitCase{"few queries and one key", 1}, {"few queries' mask by the score", 2}}) {
+  for (const auto& [name, splits] : {SplitCase{"decode, one key", 1}, {"decode, mask by the score", 2}}) {
     const checking::CheckCase test = case_of(name);
     SCOPED_TRACE(test.name);
     test::expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), hopper_shape_of(test.problem, splits)));
@@ -244,7 +243,7 @@ TEST(HopperFewQueriesWithInfinitiesAndNan, AreRight) {
 
 /// In whatever order warps and copies run, rows that are summed again among them.
 TEST(HopperFewQueries, GiveTheSameBitsEachTime) {
-  const checking::CheckCase test = case_of("few queries' sink, dropout and largest score");
+  const checking::CheckCase test = case_of("decode, sink, dropout and largest score");
   const std::vector inputs{random_inputs(test.problem), test::poisoned_inputs(test.problem, 0)};
   for (const int splits : {1, 3}) {
     const TileShape shape = hopper_shape_of(test.problem, splits);

@@ -48,9 +48,9 @@ TileShape hopper_shape_of(const AttentionProblem& problem, bool shared) {
   return hopper_few_query_shapes(problem, 132)[shared ? 0 : 1];
 }
 
-/// In milliseconds, with keys that are shared out and with a single share; by warps and by warpgroups. As an H200 took
-/// with the cache asking memory for what it asks unless told, times what lines of 128 bytes took of one query at batch
-/// 16 (docs/performance.md); but not where a few blocks wait for their copies, not for memory.
+/// Times in milliseconds, with split keys and with a single split; by warps and by warpgroups. They are an H200's with
+/// the cache's default prefetch, times the factor of lines of 128 bytes for one query at batch 16
+/// (docs/performance.md). The factor is left out if a few CTAs wait for their copies, not for memory.
 struct Decoding {
   std::int64_t batch, queries, keys;
   int rows;
@@ -64,7 +64,7 @@ constexpr Decoding kMeasured[] = {
 };
 
 TEST(FewQueryTime, IsWhatAnH200Took) {
-  // Of what is chosen, and of what is not.
+  // The bands of chosen shapes and of others.
   constexpr double kBand = 0.02, kWideBand = 0.07;
   const auto expect = [&](const AttentionProblem& problem, const TileShape& shape, double took, double other) {
     EXPECT_NEAR(predicted(problem, shape), took, (took < other ? kBand : kWideBand) * took) << shape.splits;

@@ -1,5 +1,4 @@
-// A gradient of the LSE that o and d_o bring in, as the host's backward takes it and as the kernel of operands'
-// gradients does, on a host.
+// A gradient of the LSE that o and d_o carry, in the host's backward and in the operand-gradient kernel on a host.
 
 #include <array>
 #include <random>

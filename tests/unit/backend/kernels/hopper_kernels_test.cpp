@@ -32,7 +32,7 @@ TileShape fused_shape(const AttentionProblem& problem, Direction direction) {
   return direction == Direction::kForward ? hopper_shape(problem, direction) : hopper_fused_shape(problem);
 }
 
-/// Rows that are not finite are not summed again: what would make them so is seen.
+/// Rows that are not finite are not recomputed, so that faults show.
 const test::EmulatedLaunches::Fault kOnce{
     "inline bool any_of_block(bool condition) { return emulated::block_meet(condition); }",
     "inline bool any_of_block(bool condition) { emulated::block_meet(condition); return false; }"};

@@ -17,7 +17,7 @@ AttentionProblem problem_of(const char* program);
 Target h200();
 Target a100();
 
-/// What the kernels offer for a direction.
+/// The kernels' candidates for a direction.
 std::vector<Candidate> candidates_of(const AttentionProblem& problem, Direction direction,
                                      const Target& target = h200());
 

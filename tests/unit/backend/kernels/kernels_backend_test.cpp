@@ -153,7 +153,7 @@ TEST(KernelsBackend, AddsDqUpBesideOperandsGradientsFirst) {
   }
 }
 
-/// Where few rows see all keys, the longest ones are first; where many do, or the contents say which, they stay.
+/// If few rows see all keys, the longest ones are first. If many do, or the contents decide which, the order stays.
 TEST(KernelsBackend, PutsTheLongestRowsFirstWhereTheyAreFew) {
   const auto in_order = [](const Candidate& each) {
     return each.label.find("longest rows first") != std::string::npos;
@@ -180,7 +180,7 @@ TEST(KernelsBackend, PutsTheLongestRowsFirstWhereTheyAreFew) {
     EXPECT_EQ(std::ranges::count_if(candidates_of(problem_of(other), Direction::kForward), in_order), 0) << other;
 }
 
-/// What a fixed order costs is taken for a small part of the time: less than that decides for it.
+/// A fixed order is assumed to cost a small part of the time, so smaller differences don't outweigh it.
 TEST(KernelsBackend, PrefersAFixedOrderToALittleTime) {
   const auto candidates = candidates_of(problem_of(kCausal), Direction::kBackward);
   ASSERT_NE(candidates[0].label.find("dq added up"), std::string::npos);

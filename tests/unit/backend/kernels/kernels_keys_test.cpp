@@ -62,7 +62,7 @@ TEST(KernelsBackend, CompilesNothingForTheTrialOfAWindowBesideGlobalKeys) {
   }
 }
 
-/// Of all candidates of both directions.
+/// The keys of all candidates of both directions.
 std::vector<Bytes> keys_of(const compiler::CompiledProblem& compiled) {
   std::vector<Bytes> keys;
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {

@@ -34,9 +34,9 @@ inline void PrintTo(const OperandCase& test, std::ostream* out) { *out << test.n
 /// Two fifths of the room are empty, so that blocks of queries, and of keys, lie beyond a sequence's end.
 void ragged(AttentionProblem& problem);
 void with_given_deltas(AttentionProblem& problem);
-/// Of two blocks of 64 dims.
+/// A problem whose heads have two blocks of 64 dims.
 void of_wider_heads(AttentionProblem& problem);
-/// The same, where a backward may copy an operand's tiles ahead.
+/// Wider heads of which a backward may TMA-load a bias.
 void that_are_copied(AttentionProblem& problem);
 void in_floats(AttentionProblem& problem);
 /// And o and d_o in float32.
@@ -50,8 +50,8 @@ TileShape hopper(const AttentionProblem& problem);
 
 using Fault = std::pair<std::string, std::string>;
 
-/// The host's attention, with the operands' gradients from the emulated device, which writes over the rest of the
-/// backward too where gains are summed beside it.
+/// The host's attention, with the operand gradients from the emulated device. If gradients are summed beside it, the
+/// device's backward replaces the host's.
 class EmulatedOperands {
  public:
   EmulatedOperands(const compiler::CompiledProblem& compiled, const TileShape& shape, const Fault& fault, Gains gains);

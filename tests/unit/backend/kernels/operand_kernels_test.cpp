@@ -155,7 +155,7 @@ TEST(OperandKernelsRun, OfACopiedOperandIsRight) {
   test::expect_right(check_of(case_named("CopiedElements"), {}, Gains::kBeside, *copying));
 }
 
-/// Where dq is added up beside dk and dv.
+/// The fused backward, which accumulates dQ in the kernel of dk and dv.
 class FusedOperandKernelsRun : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(FusedOperandKernelsRun, IsRight) {

@@ -8,9 +8,9 @@
 #include "scoremod/inputs.hpp"
 
 #include "backend/cuda/exact_sum.hpp"
-#include "backend/kernels/shared/device_fit.hpp"
 #include "backend/kernels/backend/operand_kernels_backend.hpp"
 #include "backend/kernels/operand_gradients/operand_source.hpp"
+#include "backend/kernels/shared/device_fit.hpp"
 #include "backend/kernels/shared/tiled_layout.hpp"
 #include "backend/kernels/shared/tiled_source.hpp"
 #include "base/fail.hpp"
@@ -30,8 +30,8 @@ namespace {
 using Case = OperandCase;
 using Emulated = EmulatedOperands;
 
-/// Of tables at any indices, and of operands along queries and keys that batches or heads share: kernels that do
-/// nothing else alone sum these.
+/// Tables at any indices, and operands along queries and keys that batches or heads share: only separate kernels sum
+/// these.
 const Case kTableCases[] = {
     {"TableOfKeys", "table x: f32 rank 2\nvalue = score + x[kv_idx // 3 + q_idx % 2, h]\nkeep = kv_idx <= q_idx + 9"},
     {"OneEntry", "table x: f32 rank 2\nvalue = score * x[0, 0]\nkeep = kv_idx <= q_idx + 60"},
@@ -152,7 +152,7 @@ TEST_P(OperandTables, AreRight) { test::expect_right(check_of(GetParam())); }
 INSTANTIATE_TEST_SUITE_P(Cases, OperandTables, ::testing::ValuesIn(kTableCases),
                          [](const auto& test) { return std::string(test.param.name); });
 
-/// What a fault of these kernels would spoil, each in a case that shows it.
+/// The results that a fault of these kernels would spoil, each in a case that shows it.
 TEST(OperandTablesRun, FaultsAreSeen) {
   const auto passes = [](const char* name, const Fault& fault) { return check_of(case_named(name), fault).passed(); };
   EXPECT_FALSE(passes("TableOfKeys", {"before.entry != entry && before.entry != kNoEntry", "false"}))
@@ -171,7 +171,7 @@ TEST(OperandTablesRun, FaultsAreSeen) {
   EXPECT_FALSE(passes("OfEveryKind", {"gradient = 0.0f;", "gradient = 1.0f;"}));
 }
 
-/// Random problems with such an operand, whatever else they have: layouts, lengths, ragged tensors, dropout, sinks, o
+/// Random problems with such an operand, whatever else they have: layouts, lengths, varlen tensors, dropout, sinks, o
 /// in another dtype, every dtype.
 TEST(OperandTablesRun, OfRandomProblemsAreRight) {
   checking::RandomProblemOptions options;

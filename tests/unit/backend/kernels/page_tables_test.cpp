@@ -20,7 +20,7 @@ namespace {
 
 using Fault = test::EmulatedLaunches::Fault;
 
-/// A case with pages, in the portable kernels or, with a number of rows, in those of few queries.
+/// A case with pages, in the portable kernels or, with a number of rows, in the decode kernels.
 struct PagedCase {
   const char* name;
   const char* value;
@@ -67,8 +67,8 @@ std::int32_t& entry(ProblemInputs& inputs, const std::string& operand, std::int6
   return reinterpret_cast<std::int32_t*>(found->bytes.data())[at];
 }
 
-/// Whole sequences; with blocks that the pool does not have: one of the first sequence's keys and another one of its
-/// values, the last of the second's keys, and the first of the last one's values.
+/// Inputs with whole sequences. If `is_wrong`, some pages are invalid. They are one page of the first sequence's keys
+/// and another of its values, the last of the second's keys, and the first of the last's values.
 ProblemInputs inputs_of(const AttentionProblem& problem, bool is_wrong) {
   ProblemInputs inputs = random_inputs(problem);
   const auto& [block_size, blocks, per_sequence] = *problem.paged;
@@ -103,9 +103,9 @@ INSTANTIATE_TEST_SUITE_P(Cases, PageTables,
                          ::testing::Values(PagedCase{"paged", "score", "kv_idx <= q_idx + 60"},
                                            PagedCase{"paged by heads", "score * 0.5", "kv_idx >= 0"},
                                            PagedCase{"paged f32", "score", "kv_idx <= q_idx + 60"},
-                                           PagedCase{"few queries of pages", "score * 0.5", "kv_idx >= 0", 16},
-                                           PagedCase{"few queries of pages by heads", "score", "kv_idx >= 0", 32},
-                                           PagedCase{"few queries of large pages", "score", "score < 5.0", 16}));
+                                           PagedCase{"decode, pages", "score * 0.5", "kv_idx >= 0", 16},
+                                           PagedCase{"decode, pages by heads", "score", "kv_idx >= 0", 32},
+                                           PagedCase{"decode, large pages", "score", "score < 5.0", 16}));
 
 }  // namespace
 }  // namespace scoremod::backend::kernels

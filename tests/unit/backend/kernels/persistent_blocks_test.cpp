@@ -1,5 +1,5 @@
-// Hopper's forward with persistent blocks, on a host, thread by thread: right by the float64 oracle, and the same bits
-// as a block for each tile of queries gives.
+// Hopper's persistent forward on a host, thread by thread. It is right by the float64 oracle, and gives the same bits
+// as a CTA for each tile of queries.
 
 #include <algorithm>
 
@@ -56,17 +56,17 @@ constexpr const char* kPlain = "value = score";
 constexpr const char* kCausal = "value = score\nkeep = kv_idx <= q_idx";
 constexpr const char* kDocuments =
     "operand x: i32 [b, q_idx]\noperand y: i32 [b, kv_idx]\nvalue = score\nkeep = x == y";
-/// A reference begins below all values, and is raised with what was summed before.
+/// The running max begins below all values, and earlier sums are rescaled when it is raised.
 constexpr const char* kBelowZero = "value = score - 300.0";
 constexpr const char* kGrows = "value = score + f32(kv_idx) - 350.0\nkeep = kv_idx <= q_idx + 250";
-/// Of three tiles of queries only the last has keys.
+/// Only the last of three tiles of queries has keys.
 constexpr const char* kEmptyTiles = "value = score\nkeep = q_idx >= 400 & kv_idx % 5 != 2";
 
 TileShape shape_of(const AttentionProblem& problem, int blocks) {
   return blocks == 0 ? hopper_shapes(problem, Direction::kForward).front() : persistent_hopper_shape(problem, blocks);
 }
 
-/// Rows are not summed again: what would make a sum not finite is seen.
+/// Rows are not recomputed, so that a sum that is not finite shows.
 const Fault kOnce{"forward_rows(p, scratch, item.b, item.h, item.query_tile);", ""};
 
 /// With `blocks` of them.
@@ -104,8 +104,8 @@ TEST(PersistentBlocksOfManyTiles, AreRight) {
   }
 }
 
-/// Plain scores below zero, whose first tiles hold lower ones than those that follow: a comparison with 0 does not tell
-/// whether a reference is to be raised.
+/// Plain scores below zero, whose first tiles hold lower ones than later tiles: a comparison with 0 does not tell
+/// whether the running max must be raised.
 ProblemInputs low_scores(const checking::CheckCase& test, std::int64_t lower_keys) {
   const AttentionProblem& problem = test.problem;
   ProblemInputs inputs = random_inputs(problem);
@@ -136,7 +136,7 @@ std::vector<std::uint64_t> bits_of(const checking::CheckCase& test, const std::v
                                      static_cast<unsigned>(test::test_seed()));
 }
 
-/// Where rows are summed again too.
+/// Also with rows that are recomputed.
 TEST(PersistentBlocks, GiveTheBitsOfABlockForEachTile) {
   for (const checking::CheckCase& test :
        {many_tiles(kDocuments), many_tiles(kEmptyTiles), case_of("ragged"), case_of("192 and 128"),

@@ -1,5 +1,5 @@
-// In which order blocks have the tiles of heads, on a host, thread by thread: with several heads together every kernel
-// still makes each tile once, and is right by the float64 oracle.
+// The order in which CTAs take the tiles of heads, on a host, thread by thread. With several heads together every
+// kernel still makes each tile once, and is right by the float64 oracle.
 
 #include <algorithm>
 #include <cstdint>
@@ -40,7 +40,7 @@ TileShape portable(const AttentionProblem& problem, Direction direction) {
 TileShape hopper(const AttentionProblem& problem, Direction direction) {
   return together(hopper_shapes(problem, direction).front());
 }
-/// Persistent blocks forward, dq beside dk and dv backward.
+/// A persistent kernel in forward, dQ accumulation in the kernel of dk and dv in backward.
 TileShape hopper_variants(const AttentionProblem& problem, Direction direction) {
   constexpr std::int64_t kMultiprocessors = 5;
   return together(direction == Direction::kForward ? persistent_hopper_shape(problem, kMultiprocessors)
@@ -58,7 +58,7 @@ TileShape ordered_variants(const AttentionProblem& problem, Direction direction)
   return in_order(hopper_variants(problem, direction));
 }
 
-/// Several tiles of each of eight heads of queries over four of keys.
+/// Several tiles of each of eight query heads over four KV heads.
 checking::CheckCase many_heads() {
   std::vector<checking::CheckCase> cases = test::attention_kernels_cases(true);
   checking::CheckCase test = std::move(*std::ranges::find(cases, "plain f16", &checking::CheckCase::name));
@@ -114,7 +114,7 @@ TEST_P(OrderedTiles, AreRight) {
 INSTANTIATE_TEST_SUITE_P(Masks, OrderedTiles, ::testing::Bool());
 
 TEST(TileOrder, HasTheLongestRowsFirst) {
-  // Of five tiles of 128 queries the first and the third see all keys, the others a window.
+  // The first and the third of five tiles of 128 queries see all keys, the others a window.
   AttentionProblem problem = many_heads().problem;
   problem.batch = problem.heads_q = problem.heads_kv = 1;
   problem.seq_q = problem.seq_kv = 640;

@@ -205,7 +205,8 @@ States expected_of(const AttentionProblem& p, const Program& mask, const Content
   return states;
 }
 
-/// The kernel's are exact, and what its intervals say of a tile holds. Returns of how many tiles they say something.
+/// The kernel's block mask is exact, and its intervals' claims about a tile hold. Returns for how many tiles they claim
+/// something.
 std::ptrdiff_t expect_right(const Found& found, const States& expected) {
   EXPECT_EQ(found.states, expected);
   for (std::size_t i = 0; i < found.by_intervals.size(); ++i)
@@ -219,7 +220,7 @@ TEST(TileStates, AreThoseOfRandomMasks) {
   constexpr int kMasks = 8;
   int compared = 0;
   std::ptrdiff_t told = 0;
-  // Of one mask in four intervals tell nothing, of eight of them once in 70,000 runs: then more are tried.
+  // Intervals prove nothing of one mask in four, and of eight of them once in 70,000 runs: then more are tried.
   for (std::uint64_t i = 0; compared < kMasks || (told == 0 && compared < 3 * kMasks); ++i) {
     std::mt19937_64 random(test::test_seed() + i);
     const AttentionProblem p = problem_of(test::random_mask(random, 1 + static_cast<int>(i % 4)));
@@ -258,7 +259,8 @@ TEST_P(TileStatesOf, AreRight) {
   std::mt19937_64 random(test::test_seed());
   const AttentionProblem p = problem_of(Program::parse(GetParam().program));
   std::ptrdiff_t told = 0;
-  // Of few numbers that are NaN intervals tell nothing, as one in 16 is: of FloatBounds four times once in 65,000 runs.
+  // Intervals prove nothing if a number is NaN, as one in 16 is: in FloatBounds that happens four times once in 65,000
+  // runs.
   for (int i = 0; i < 4 || (told == 0 && i < 8); ++i) {
     const Contents contents(p, random, 70);
     told += expect_right(found_of(p, contents), expected_of(p, p.program, contents));
@@ -268,7 +270,7 @@ TEST_P(TileStatesOf, AreRight) {
 INSTANTIATE_TEST_SUITE_P(Cases, TileStatesOf, ::testing::ValuesIn(kCases),
                          [](const auto& test) { return std::string(test.param.name); });
 
-/// Of documents that lie one after the other no tile is left to its elements that has one state.
+/// With packed documents every tile of one class is proven by intervals.
 TEST(TileStates, OfPackedDocumentsAreToldByIntervalsAlone) {
   std::mt19937_64 random(test::test_seed());
   const AttentionProblem p = problem_of(Program::parse(kDocuments));

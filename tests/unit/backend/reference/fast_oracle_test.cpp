@@ -20,7 +20,7 @@ namespace {
 
 using checking::CheckCase;
 
-/// What rounding moves in float64, for an f32 problem: the band is first order in the unit roundoff.
+/// The moves by rounding in float64, for an f32 problem: the band is first order in the unit roundoff.
 constexpr double kFloat64 = 0x1p-53 / 0x1p-24;
 /// Bands are roots of sums of squares: of moves below this the squares are 0.
 constexpr double kLeastMove = 0x1p-511;

@@ -35,7 +35,7 @@ TEST(AttentionGraph, LayoutsThatLieAlikeAreOneGraph) {
   EXPECT_EQ(graph(kBHSD, 2, 1, 256), graph(kBSHD, 2, 1, 256));
   EXPECT_EQ(graph(kBHSD, 2, 8, 1), graph(kBSHD, 2, 8, 1));
   EXPECT_EQ(graph(kSBHD, 2, 8, 1), graph(kBSHD, 2, 8, 1));
-  // What has a meaning stays.
+  // Strides with a meaning stay.
   EXPECT_NE(graph(kSBHD, 2, 8, 256), graph(kBSHD, 2, 8, 256));
 }
 

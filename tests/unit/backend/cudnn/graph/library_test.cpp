@@ -36,8 +36,8 @@ std::size_t version_found() {
   return reinterpret_cast<std::size_t (*)()>(cuda::symbol_of(found, "cudnnGetVersion"))();
 }
 
-/// The version that a process finds which has loaded a library before as frameworks do; what is loaded stays so, hence
-/// a child process.
+/// The version that a process finds after it loaded a library as frameworks do. A loaded library stays loaded, hence a
+/// child process.
 void expect_version_after(const std::string& loaded, bool expected) {
   // A process of its own, in which no other test has loaded cuDNN.
   GTEST_FLAG_SET(death_test_style, "threadsafe");

@@ -26,8 +26,8 @@ struct Change {
 template <class Struct>
 using Changes = std::vector<Change<Struct>>;
 
-// changes_of() gives, for each struct of a key, a change of each member. The structured binding at its beginning has a
-// name for each member, so that a new member does not compile until somebody comes here and changes it too.
+// changes_of() gives, for each struct of a key, a change of each member. The structured binding at its beginning names
+// each member, so a new member does not compile until it is changed here too.
 
 Changes<std::array<std::int64_t, 4>> changes_of(const std::array<std::int64_t, 4>&) {
   Changes<std::array<std::int64_t, 4>> changes;
@@ -213,7 +213,7 @@ TEST(PlanKey, EveryFieldChangesIt) {
     LoadedPlanKey changed = key;
     change.apply(changed);
     if (changed == key) {
-      // Only what equality does not see, such as the sign of a zero, may be unchanged in its eyes.
+      // Only differences that equality does not see, such as the sign of a zero, may leave the key unchanged.
       EXPECT_NE(change.path.find("sign"), std::string::npos) << change.path << " changed nothing";
     }
     const auto [other, is_new] = seen.emplace(canonical_bytes(changed), change.path);
@@ -243,7 +243,7 @@ TEST(PlanKey, CarriesTheVersionsOfThisLibrary) {
   EXPECT_EQ(PlanKey().revision, kPlanRevision);
 }
 
-TEST(PlanKey, WhatACallBindsIsNotInIt) {
+TEST(PlanKey, RuntimeArgumentsAreNotInIt) {
   // The scale is the problem's only value of that sort: scalars, offsets and pointers come with the call alone.
   AttentionProblem problem;
   problem.batch = 1;
@@ -271,7 +271,8 @@ TEST(PlanKey, TakesFromADeviceWhatDecidesPlans) {
   EXPECT_EQ(device.multiprocessors, 132);
   EXPECT_EQ(device.shared_memory_per_block, 232448);
   EXPECT_EQ(device.l2_cache_bytes, 62914560);
-  // The rest of what cuDNN writes of a device, such as its place in the machine, differs between devices of one model.
+  // The rest of cuDNN's description of a device, such as its place in the machine, differs between devices of one
+  // model.
   EXPECT_EQ(plan_device({"{\"pciDeviceId\":7}", "NVIDIA H200", 90, 132, 232448, 62914560, {}}), device);
 }
 

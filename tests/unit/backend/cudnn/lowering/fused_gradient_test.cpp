@@ -44,7 +44,7 @@ TEST(FusedGradient, IsOfABiasThatIsAddedToTheValue) {
   EXPECT_EQ(fused(problem_of("operand slope: f32 [h]\noperand bias: f32 [b, h, q_idx, kv_idx]\n"
                              "value = score + f32(kv_idx - q_idx) * slope + bias\nkeep = kv_idx <= q_idx")),
             1u);
-  // A cap before the bias leaves the bias's gradient what it is; whether cuDNN takes the graph is cuDNN's to say.
+  // A cap before the bias leaves the bias's gradient unchanged; cuDNN decides whether it takes the graph.
   EXPECT_EQ(fused(problem_of("operand bias: f32 [b, q_idx, kv_idx]\nvalue = 30.0 * tanh(score / 30.0) + bias")), 0u);
 }
 

@@ -75,7 +75,7 @@ TEST(CudnnLower, PutsTheScoreBeforeAnIndexExpressionInSums) {
             indices + "n2 = add.f32 score n1\nvalue = n2\n");
   EXPECT_EQ(text_of(lowered("value = f32(kv_idx) / score", false, {}, allowed)),
             indices + "n2 = div.f32 n1 score\nvalue = n2\n");
-  // Of two that depend on the score, or of none, the order stays.
+  // If both or neither depend on the score, the order stays.
   EXPECT_EQ(text_of(lowered("value = exp(score) - score")), "n0 = exp.f32 score\nn1 = sub.f32 n0 score\nvalue = n1\n");
 }
 

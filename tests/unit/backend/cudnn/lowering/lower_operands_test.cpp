@@ -38,7 +38,7 @@ TEST(CudnnLower, ComputesBeforehandWhatHasNoPattern) {
   EXPECT_EQ(result.lowered->bindings[0], (TensorBinding{TensorBinding::Kind::kComputed, 0, Axis::kBatch}));
 }
 
-/// What is made of a computed operand along the same axes is computed with it; what spans more axes is written.
+/// Nodes made from a computed operand along the same axes are computed with it; nodes that span more axes are written.
 TEST(CudnnLower, ComputesTheLargestExpressionAlongTheSameAxes) {
   EXPECT_EQ(text_of(lowered("value = score + f32(abs(q_idx % 7 * 3 - 4)) * f32(kv_idx % 5 == 2)")),
             "t0: f32 1,1,1,256 strides 1,1,1,1\n"
@@ -95,8 +95,8 @@ TEST(CudnnLower, ReadsScalarsFromDeviceMemory) {
             "d_score = n1\n");
 }
 
-/// Expressions that vary along rows alone are computed where there are many nodes; those that vary along both axes only
-/// where the rest doesn't fit, for their memory grows with the number of scores.
+/// Expressions that vary along rows alone are computed if there are many nodes. Expressions that vary along both axes
+/// are computed only if the rest doesn't fit, because their memory grows with the number of scores.
 TEST(CudnnLower, ComputesAsMuchBeforehandAsTheNodeBudgetAsksFor) {
   constexpr int kBudget = 40;
   std::string along_rows = "f32(q_idx)", along_both = "f32(q_idx - kv_idx)", of_score = "score";

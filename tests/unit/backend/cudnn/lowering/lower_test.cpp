@@ -107,7 +107,7 @@ TEST(CudnnLower, RefusesAHugeScoreFunctionInAMoment) {
   EXPECT_NE(result.reasons.front().find("more than 1024 nodes"), std::string::npos) << result.reasons.front();
 }
 
-/// What a device said of the whole zoo: each modifier has a lowering in right patterns, and was right as a whole.
+/// A device's results for the whole zoo: each modifier has a lowering in right patterns, and was right as a whole.
 TEST(CudnnLower, LowersTheWholeZooIntoPatternsThatWereRight) {
   const PatternTable table = shipped_pattern_table("sm_90", "9.19.0", RowClass::kManyRows);
   for (const zoo::Entry& entry : zoo::entries()) {

@@ -20,7 +20,7 @@ compiler::CompiledProblem compiled(const Program& program, Lengths lengths = {})
 
 /// Allows every pattern.
 bool everything(std::string_view pattern);
-/// Those that an H200 with cuDNN 9.19.0 was seen to do right.
+/// The patterns that were right on an H200 with cuDNN 9.19.0.
 PatternFilter right_on_h200(bool backward, RowClass rows = RowClass::kManyRows);
 /// All patterns but these.
 PatternFilter without(std::initializer_list<const char*> patterns);

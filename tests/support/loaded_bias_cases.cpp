@@ -1,10 +1,10 @@
-#include "support/copied_operand_cases.hpp"
+#include "support/loaded_bias_cases.hpp"
 
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::test {
 
-checking::CheckCase copied_operand_case(const std::string& program, std::int64_t dim, DType dtype) {
+checking::CheckCase loaded_bias_case(const std::string& program, std::int64_t dim, DType dtype) {
   checking::CheckCase test;
   test.name = program;
   AttentionProblem& problem = test.problem;
@@ -36,19 +36,19 @@ constexpr const char* kOfAll =
 
 }  // namespace
 
-std::vector<checking::CheckCase> copied_operand_cases() {
-  return {copied_operand_case(kByHead),
-          copied_operand_case(kByBatch),
-          copied_operand_case(kByBoth),
-          copied_operand_case(kOfAll),
-          copied_operand_case(kByHead, 128, DType::kBF16),
-          copied_operand_case("operand x: f32 [b, q_idx, kv_idx]\nvalue = x - score\nkeep = x < 0.5", 256)};
+std::vector<checking::CheckCase> loaded_bias_cases() {
+  return {loaded_bias_case(kByHead),
+          loaded_bias_case(kByBatch),
+          loaded_bias_case(kByBoth),
+          loaded_bias_case(kOfAll),
+          loaded_bias_case(kByHead, 128, DType::kBF16),
+          loaded_bias_case("operand x: f32 [b, q_idx, kv_idx]\nvalue = x - score\nkeep = x < 0.5", 256)};
 }
 
-std::vector<checking::CheckCase> copied_operand_backward_cases() {
-  std::vector cases{copied_operand_case(kByHead, 72), copied_operand_case(kByBatch, 72, DType::kBF16),
-                    copied_operand_case(kByBoth, 80), copied_operand_case(kOfAll, 72),
-                    copied_operand_case(kByHead, 128, DType::kBF16)};
+std::vector<checking::CheckCase> loaded_bias_backward_cases() {
+  std::vector cases{loaded_bias_case(kByHead, 72), loaded_bias_case(kByBatch, 72, DType::kBF16),
+                    loaded_bias_case(kByBoth, 80), loaded_bias_case(kOfAll, 72),
+                    loaded_bias_case(kByHead, 128, DType::kBF16)};
   for (checking::CheckCase& test : cases) {
     test.problem.backward = true;
     for (OperandSpec& operand : test.problem.operands) operand.gradient = false;
