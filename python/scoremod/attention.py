@@ -17,7 +17,7 @@ from scoremod.workspace import workspace_of
 
 
 class Gradients(NamedTuple):
-    """What Attention.backward returns, and takes as `out`. Each lies as its tensor does."""
+    """The gradients that Attention.backward returns, and takes as `out`. Each array has its tensor's layout."""
 
     dq: np.ndarray
     dk: np.ndarray
@@ -36,7 +36,7 @@ class Attention:
     memory: "host" or "cuda": where the calls' tensors lie, if no backend is named.
     max_workspace: bytes of device memory that a call may need; what needs more is not chosen.
     autotune: measure what may run on a device at the first use, and remember the fastest.
-    new_sizes: "wait" for the fastest backend's plan where it has to be built, or "serve": run what is at hand meanwhile. Without it, what
+    new_sizes: "wait" for the fastest backend's plan where it has to be built, or "serve": run a ready backend meanwhile. Without it, what
         SCOREMOD_NEW_SIZES says, else "serve", but "wait" for a deterministic problem and with autotune.
     threads: CPU threads; 0 means OMP_NUM_THREADS, or one for each core. SCOREMOD_THREADS is the most.
     device: the CUDA device's ordinal; without it, the current one.
@@ -46,10 +46,10 @@ class Attention:
     Several threads may use one Attention at once; it runs without Python's lock. What is compiled is kept for the process and shared by
     all that are made of equal problems and options (scoremod.cache), so making one again is cheap.
 
-    Arrays have the order of dimensions that the problem's layout names, [batch, seq, heads, dim] unless it says otherwise, and
-    the problem's dtype; bf16 is ml_dtypes.bfloat16, or uint16 that holds its bits, and e4m3 and e5m2 are ml_dtypes.float8_e4m3fn and
-    float8_e5m2, or uint8 likewise. Outputs of another dtype than q's are of ml_dtypes where q is. No array is copied or converted: one that
-    isn't what the problem says raises InvalidArgumentError.
+    Arrays have the problem's dtype, and its layout's order of dimensions: [batch, seq, heads, dim] by default. bf16 arrays are
+    ml_dtypes.bfloat16, or uint16 with its bits. e4m3 and e5m2 are ml_dtypes.float8_e4m3fn and float8_e5m2, or uint8 with their bits.
+    Outputs of another dtype than q's are of ml_dtypes where q is. No array is copied or converted: a wrong dtype, shape or stride raises
+    InvalidArgumentError.
     """
 
     def __init__(
@@ -138,10 +138,12 @@ class Attention:
         self, q, k, v, operands=None, *, return_lse=False, return_max_logit=False, return_amax_o=False, scale=None, offsets=Offsets(),
         dropout=DropoutState(), out=None, workspace=None,
     ):
-        """The output, or (output, lse) with return_lse: lse is float32 [batch, heads_q, seq_q] ([tokens_q, heads_q] with "tokens_q"), the natural log of each row's
-        sum of exp of the modified scores, which backward needs. With return_max_logit each row's largest modified score comes last, likewise
-        float32 of that shape; the problem must have "max_logit": True. With return_amax_o the largest magnitude in the output, before its
-        scale, comes after all, float32 without a dimension; the problem must have "amax_o": True.
+        """Runs the forward pass and returns the output, or a tuple of the results that were asked for, in the order of these arguments.
+
+        return_lse: also return float32 [batch, heads_q, seq_q], or [tokens_q, heads_q] with "tokens_q": the log-sum-exp of each row's modified
+            scores (natural log). backward needs it.
+        return_max_logit: also return each row's largest modified score, with lse's shape. The problem must have "max_logit": True.
+        return_amax_o: also return the largest magnitude in the unscaled output, a float32 scalar. The problem must have "amax_o": True.
 
         operands: name -> array, one for each operand of the program, and for what fields bring, such as "lengths" (docs/problem.md); that of
             "descale_d_o" may be left out.
@@ -220,9 +222,10 @@ def support(problem, *, backend=None, backends=None, memory=None, device=None, l
 
 
 def explain(problem, *, backend=None, backends=None, memory=None, device=None, disabled_passes=()):
-    """What the compiler makes of a problem, and why, as a dict: the mask's class, the program before and after the passes, its
-    derivative, FLOPs, every backend's answer with its workspace, which of them Attention takes with the same arguments, and who decided
-    among whom. The fields are those of `scoremod explain --json`.
+    """Explains how a problem is compiled, as a dict with the fields of `scoremod explain --json`.
+
+    It has the mask's class, the program before and after the passes, its derivative and FLOPs. It also has every backend's answer with its
+    workspace, which of them Attention takes with the same arguments, and who made that choice.
     """
     return _ask("scoremod_explain", problem, backend, disabled_passes, device, backends=backends, memory=memory)
 

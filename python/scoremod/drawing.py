@@ -22,10 +22,13 @@ def draw(problem, operands=None, *, batch=0, head=0, tile=None, queries=None, ke
     tile: the side of the mask's tiles; without it 128, or less where the sequences are short.
     queries, keys: (first, how many) that are drawn; all without them.
 
-    It shows the mask's tiles (empty, partial, full) with the share of scores that is computed if empty tiles are skipped; what is added to a score
-    of 0 at each place; what becomes of scores from -20 to 20 at a kept place; and each float operand of one or two dimensions as curves. All are the
-    library's own numbers: no other evaluation of programs stands behind it. Raises InvalidArgumentError for arguments that don't fit, and for more than
-    2^25 scores.
+    The panels show:
+    - the mask's tiles (empty, partial, full), with the share of scores that is computed if empty tiles are skipped;
+    - the change that the program makes to a score of 0 at each place;
+    - scores from -20 to 20 after the program, at a kept place;
+    - each float operand of one or two dimensions, as curves.
+
+    Every value comes from the library itself. Raises InvalidArgumentError for arguments that don't fit, and for more than 2^25 scores.
     """
     try:
         from matplotlib.figure import Figure
@@ -44,7 +47,7 @@ def draw(problem, operands=None, *, batch=0, head=0, tile=None, queries=None, ke
     scores = HeadScores(problem, arrays, batch, head, *queries)
     modified = np.stack([scores.of_key(key) for key in range(keys[0], keys[0] + keys[1])], axis=1)
     panels = [
-        lambda axes: _draw_tiles(axes, tile_states(modified > -np.inf, side), queries, keys, side),
+        lambda axes: _draw_tiles(axes, block_mask(modified > -np.inf, side), queries, keys, side),
         lambda axes: _draw_change(axes, modified, queries, keys),
         lambda axes: _draw_curve(axes, scores, modified, queries, keys),
     ]
@@ -60,7 +63,7 @@ def draw(problem, operands=None, *, batch=0, head=0, tile=None, queries=None, ke
     return figure
 
 
-def tile_states(kept, side):
+def block_mask(kept, side):
     """For each tile of a bool [queries, keys] 0 where nothing is kept, 1 where some is, 2 where all is: int8 [tiles, tiles]."""
     rows, columns = (np.arange(0, size, side) for size in kept.shape)
     counts = np.add.reduceat(np.add.reduceat(kept.astype(np.int64), rows, axis=0), columns, axis=1)

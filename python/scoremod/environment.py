@@ -1,4 +1,4 @@
-"""What of the environment decides which attention is compiled for a problem."""
+"""The environment variables that decide which attention is compiled for a problem."""
 
 import os
 

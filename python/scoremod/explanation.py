@@ -1,4 +1,4 @@
-"""What became of a traced attention, for people and programs."""
+"""An explanation of a traced attention, for people and programs."""
 
 import dataclasses
 from collections.abc import Callable
@@ -67,13 +67,15 @@ class Explanation:
 
     @property
     def backward_backend(self):
-        """The same of the backward: of dq, dk and dv."""
+        """The backend that computes dq, dk and dv; None where none does."""
         return self._chosen("chosen_backward")
 
     @property
     def gradient_backends(self):
-        """Gradient ("dq", "d_x0") -> the backend that computes it where a call asks for those of all captured tensors: another one than backward_backend may
-        then be the fastest for dq, dk and dv too. Empty where there is nothing to choose: on a CPU, without a backward, or where no backend runs it."""
+        """Gradient ("dq", "d_x0") -> the backend that computes it in a call that asks for the gradients of all captured tensors.
+
+        In such a call the fastest backend for dq, dk and dv may be another than backward_backend. The dict is empty where there is nothing to
+        choose: on a CPU, without a backward, or where no backend runs it."""
         found = {}
         for task in self.compiled["patterns"]:  # a later one computes anew what an earlier one has
             chosen = next((candidate["backend"] for candidate in task["candidates"] if candidate["chosen"]), None)

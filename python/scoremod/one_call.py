@@ -20,9 +20,9 @@ def attention(
     q, k, v: arrays in the order that layout names; copied when they aren't contiguous. heads of k and v may be fewer.
     score_mod: the modified score as an expression of score, b, h, q_idx, kv_idx and operands: "30.0 * tanh(score / 30.0)".
     mask_mod: whether this query may look at this key: "q_idx >= kv_idx".
-    operands: name -> (axes, array), where axes are those among b, h, q_idx, kv_idx that the array has a dimension for
-    ("h", "b, kv_idx"), or "table" for an array that the expressions index: "bias[h, q_idx - kv_idx + 63]". Each must be read by one of
-    the expressions.
+    operands: name -> (axes, array), where axes are those among b, h, q_idx, kv_idx that the array has a dimension for: "h" or "b, kv_idx".
+    An array that the expressions index, as in "bias[h, q_idx - kv_idx + 63]", has "table" for its axes. Each must be read by one of the
+    expressions.
 
         attention(q, k, v, score_mod="score - slope * f32(abs(q_idx - kv_idx))", operands={"slope": ("h", slopes)})
 

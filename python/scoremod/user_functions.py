@@ -49,8 +49,8 @@ def _binds(signature, arguments):
 
 
 def captured(function):
-    """(name, value) of what a function closes over, has as defaults and numbers in its text, or reads of its module; likewise of the
-    functions, and of the items of lists and dicts, among those."""
+    """(name, value) of each value that a function reads: from its closure, its defaults, its constants and its module. Functions, lists and
+    dicts among the values are searched, too."""
     pending, seen = [("", function)], {}
     while pending and len(seen) < _MAX_VALUES:
         name, value = pending.pop()

@@ -216,7 +216,7 @@ def test_each_part_runs_once_forward_and_once_backward(shards, forward, backward
     calls = calls_of(jax.jit(functools.partial(with_gradients, attention)).lower(q, q, q).compile().as_text())
     directions = [direction for direction, _ in calls]
     assert (directions.count("forward"), directions.count("backward")) == (forward, backward)
-    # Of keys at the same place in an earlier shard, and in a later one.
+    # One mask is for keys at the same place in an earlier shard, the other for keys in a later one.
     masks = [scoremod.explain(problem)["mask"] for _, problem in calls]
     assert {(mask["kind"], mask["band"]["right"]) for mask in masks} == {("band", 0), ("band", -1)}
 
@@ -376,8 +376,8 @@ def test_a_call_outside_of_shard_map_is_refused():
     [
         ({"strategy": "rign"}, "strategy: expected one of all_gather, ring"),
         ({"striped": 3}, "striped: expected a divisor of each shard's length, 8, found 3"),
-        ({"striped": -1}, "striped: expected whether, or a number of tokens, found -1"),
-        ({"striped": "yes"}, "striped: expected whether"),
+        ({"striped": -1}, "striped: expected True, False or a number of tokens, found -1"),
+        ({"striped": "yes"}, "striped: expected True, False"),
         ({"fallback": "cpu"}, 'fallback: expected "xla"'),
         ({"backend": "cpu", "backends": ["cpu"]}, "found both"),
     ],

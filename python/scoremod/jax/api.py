@@ -80,10 +80,10 @@ def flex_attention(
         dim] with layout="THD", and sequence b from q_offsets[b] up to q_offsets[b + 1]. Each attends to itself alone; the functions see its
         number as b and the positions in it. Tokens in no sequence get output 0. The LSE is [tokens, heads].
     kv_offsets: likewise for the keys; q_offsets without it.
-    page_table: an integer array [batch, blocks of a sequence], or a pair for key and value, whose B is then the blocks of a pool and S the
-        positions in one: position j of a sequence is in block page_table[b, j // block size]. Needs lengths of the keys; what the table holds
-        beyond them may be anything. Backends that take page tables read the keys where they lie; for others, and for gradients, XLA gathers
-        them before the attention.
+    page_table: an integer array [batch, pages of a sequence], or a pair for key and value. Key and value are then a paged KV cache: B is the
+        number of pages and S the positions in one. Position j of a sequence is in page page_table[b, j // page size]. Needs lengths of the
+        keys; entries beyond them may be anything. Backends that take page tables read the keys in place; for others, and for gradients, XLA
+        gathers them before the attention.
     max_length: with q_offsets, the most tokens that any sequence has, or a pair for queries and keys; all tokens without it. A kernel's work is
         laid out for so many, and a longer sequence is refused where its offsets are known.
     sink: a float array [heads], or a number: exp(sink) is added to the sum of each softmax, and no value goes with it. It has a gradient. The
@@ -92,27 +92,26 @@ def flex_attention(
         1 / (1 - dropout_rate), and the LSE is that of all.
     dropout_key: a key of jax.random, which decides what is dropped; an argument of a jitted function like any other. With one key all
         backends, shards and mapped calls drop the same.
-    descale_q, descale_k, descale_v: with arrays of eight bits, what each is multiplied by to be the numbers that it stands for: a positive number, or
-        a float array of one element; 1 without it. Nothing is compiled anew for another, and derivatives take them for constants.
-    scale_o: what the output is multiplied by before it is rounded to eight bits, likewise; what is beyond the largest number becomes that.
-    scale_dq, scale_dk, scale_dv: likewise what the gradients of the numbers that the arrays stand for are multiplied by. Gradients of arrays of eight
-        bits are of these arrays' dtype, rounded (to bfloat16, then to that) and saturated. Without it the descale: then it is the derivative of what
-        the array holds.
-    descale_d_o: what the gradient of an output of eight bits, which is of its dtype, is multiplied by to be that of the numbers; scale_o without it,
-        for which it is the derivative of what the output holds.
-    out_dtype: of the output, where query is of eight bits; bfloat16 without it. With one of eight bits, and no other, there is a scale_o.
+    descale_q, descale_k, descale_v: factors of FP8 arrays: value = stored * descale. Each is a positive number, or a float array of one
+        element; 1 without it. Another factor compiles nothing anew. Derivatives take factors for constants.
+    scale_o: the factor of the output before it is rounded to FP8, likewise. Magnitudes beyond the dtype's largest number saturate.
+    scale_dq, scale_dk, scale_dv: the factors of the gradients of FP8 arrays, likewise. Such a gradient has its array's dtype; it is rounded to
+        bfloat16, then to that, and saturates. The default is the descale, which gives the derivative by the stored numbers.
+    descale_d_o: the factor of the gradient of an FP8 output: value = stored * descale_d_o. The default is scale_o, for the derivative by the
+        stored output.
+    out_dtype: the output's dtype where query is FP8; bfloat16 without it. An FP8 one needs scale_o, and no other may have it.
     return_lse: also returns float32 (float64 for such arrays) [batch, heads, seq_q], the natural log of each row's sum of exp of the modified scores.
     return_max_logit: also returns, last, the largest modified score of each row's kept keys, of the LSE's shape; -inf without one. It has no
         gradient, and a sink is none of them.
-    return_amax_o: with arrays of eight bits, also returns, after all, the largest magnitude in the output before scale_o: a float32 without dimensions and
-        gradient; NaN where the output has one.
+    return_amax_o: with FP8 arrays, also returns, after all, the largest magnitude in the output before scale_o. It is a float32 scalar
+        without a gradient, and NaN where the output has one.
     deterministic: whether the gradients must be the same bits each time. They always are on the CPU; docs/problem.md says what it costs on
         CUDA. backend="xla" is as deterministic as XLA is.
     backend: the one that may run it, such as "cpu" or "cudnn"; or "xla", which runs it as XLA operations.
     backends: names in order, of which the first that supports the call runs it, and names to leave out, with a "-" before them; a list, or a
         text with commas. Those for other memory than the platform's are passed over. Without a name the backend that is predicted to be the
         fastest. Without both, what SCOREMOD_BACKENDS says.
-    new_sizes: "wait" for the fastest backend's plan where it has to be built, or "serve": run what is at hand meanwhile. Without it, what
+    new_sizes: "wait" for the fastest backend's plan where it has to be built, or "serve": run a ready backend meanwhile. Without it, what
         SCOREMOD_NEW_SIZES says, else "serve", but "wait" with `deterministic`.
     fallback: "xla" to run an attention that no such backend can run as XLA operations, instead of raising.
 
@@ -135,7 +134,7 @@ def flex_attention(
     gradient_scales = {"scale_dq": scale_dq, "scale_dk": scale_dk, "scale_dv": scale_dv, "descale_d_o": descale_d_o}
     factors, dtype_o = checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return_amax_o)
     if sink is not None and (scale_o is not None or return_amax_o):
-        raise UnsupportedError("sink: expected no scale_o and return_amax_o beside it, which are applied before; found one. Scale the output afterwards")
+        raise UnsupportedError("sink: expected no scale_o and no return_amax_o beside it, found one: they apply to the output before the sink does. Scale the output afterwards")
     rate = checked_rate(dropout_rate)
     keys = functools.partial(call_keys, dropout_key)
     options = CallOptions(bool(deterministic), rate, bool(return_max_logit), dtype_o, bool(return_amax_o), *counts(factors))
@@ -154,7 +153,7 @@ def arguments_of(function):
 
 
 def placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length):
-    """Where sequences lie, if not as the layout says: Sequences, Pages or None. Lengths are checked, too."""
+    """The Sequences or Pages of the arguments; None for dense tensors. Lengths are checked, too."""
     placed = _placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length)
     if lengths is not None:
         sizes = sizes_of(layout, query, key, value, may_be_empty=True) if placed is None else None
@@ -230,8 +229,8 @@ def functions_without_fields(score_mod, mask_mod, query, layout, placed, lengths
 
 
 def _in_arrays(query, key, value, score_mod, mask_mod, scale, layout, options, keys, selection, placed, lengths, sink, return_lse, fallback, factors):
-    """The results, in a tuple, of tensors without fields of their own: keys of pages are gathered, tokens of sequences are those of one, and a sink
-    is applied to the output. Called by flex_attention, to whose caller warnings point."""
+    """The results, in a tuple, of tensors that no field of the problem describes: pages are gathered, sequences become one, and a sink is
+    applied to the output. flex_attention calls it directly, so that warnings point to its caller."""
     sequences = placed if isinstance(placed, Sequences) else None
     score_mod, mask_mod, layout = functions_without_fields(score_mod, mask_mod, query, layout, placed, lengths)
     query, key, value = tensors_without_fields(query, key, value, placed)
@@ -290,7 +289,7 @@ def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, 
             warn_of_large_operands(_computed_by_xla(traced), "XLA", 4)
             return _run(traced.call, query, key, value, [source.array() for source in traced.sources] + keys, with_lse)
     if options.factors:
-        raise UnsupportedError(f"expected query, key and value of 16 bits or more on XLA, found {query.dtype}; convert them, or use another backend")
+        raise UnsupportedError(f"expected query, key and value of 16 bits or more on XLA, found {query.dtype}; convert them with .astype(jnp.bfloat16), or use another backend")
     dtype_of(query, key, value, on_xla=True)
     with comparable():
         o, lse, largest = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout, dropout=(options.dropout, keys))
@@ -313,7 +312,7 @@ def _computed_by_xla(traced):
 
 
 def _of_nothing(query, sizes, with_lse, options):
-    """What _attention() gives where there are no queries or no keys: each row has no key."""
+    """The results of _attention() without queries or without keys, so that no row has a key."""
     o = jnp.zeros((*query.shape[:-1], sizes.dim_v), output_dtype(options, query))
     rows = jnp.full((sizes.batch, sizes.heads_q, sizes.seq_q), -jnp.inf, query.dtype if query.dtype == jnp.float64 else jnp.float32)
     return (o, *[rows] * (with_lse + options.max_logit), *[jnp.float32(0)] * options.amax_o)
@@ -349,7 +348,7 @@ ELSEWHERE = {
 
 
 class CallOptions(NamedTuple):
-    """What a call asks for beside its functions."""
+    """The options of a call beside its functions."""
 
     deterministic: bool = False
     dropout: float = 0.0
@@ -361,7 +360,7 @@ class CallOptions(NamedTuple):
 
 
 def trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, selection):
-    """What flex_attention's arguments are traced to. query, key and value may be shapes."""
+    """The TracedCall of flex_attention's arguments. query, key and value may be shapes."""
     number, array = split_scale(scale)
     sizes = sizes_of(layout, query, key, value)
     check_open(sizes)

@@ -1,9 +1,9 @@
 """Context parallelism: attention inside jax.shard_map over a mesh axis that the sequence is sharded over.
 
-The score functions see the positions of the whole sequence, through two operands of the program: the number of the shard that the queries are of,
-and how far from it the keys' shard is. So one compiled attention could serve every shard and every step of a ring; but at a step there are two
-distances only, one for the shards that the keys have gone around the ring's end for, and a program for a known distance has plain masks: bands,
-nothing or all (scoremod.shard_distance). Programs that are equal for several distances are one.
+The score functions see positions of the whole sequence. They get them from two operands of the program: the number of the queries' shard,
+and its distance to the keys' shard. One compiled attention could serve every shard and every step of a ring, but its masks would depend on
+operands. A step has only two distances, one of them for keys that have passed the ring's end. So each known distance has a program of its
+own, with a plain mask: a band, nothing or all (scoremod.shard_distance). Equal programs of several distances are one.
 """
 
 import functools
@@ -153,7 +153,7 @@ def _check_captured(score_mod, mask_mod, arrays, deal, scale, layout, sizes, axi
 
 
 def _with_sink(o, lse, sink, layout, return_lse):
-    """What is returned of (o, lse) over all keys, whose sums have no sink yet."""
+    """(o, lse) or o for the caller, with the sink, which (o, lse) over all keys don't include yet."""
     if sink is not None:
         o, lse = with_sink(o, lse, sink, layout)
     return (o, lse) if return_lse else o
@@ -166,7 +166,7 @@ def stripe(array, shards, axis, tokens=1):
 
 
 def unstripe(array, shards, axis, tokens=1):
-    """What stripe() was made of."""
+    """Undoes stripe()."""
     shape = (shards, -1, tokens)
     return _reorder(array, axis, lambda x: x.reshape(*shape, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape))
 
@@ -198,7 +198,7 @@ class _Deal(NamedTuple):
     @classmethod
     def of(cls, shards, sizes, striped):
         if not isinstance(striped, numbers.Integral) or striped < 0:
-            raise InvalidArgumentError(f"striped: expected whether, or a number of tokens, found {striped!r}")
+            raise InvalidArgumentError(f"striped: expected True, False or a number of tokens, found {striped!r}")
         for length in (sizes.seq_q, sizes.seq_kv):
             if striped and length % striped:
                 raise InvalidArgumentError(f"striped: expected a divisor of each shard's length, {length}, found {striped!r}")
@@ -215,7 +215,7 @@ class _Deal(NamedTuple):
         return compute.add(within, compute.by("mul", shard, step))
 
     def places(self, length):
-        """The same of all of a shard's indices."""
+        """The positions of all of a shard's indices."""
         return Places(self.tokens, self.tokens, self.shards * self.tokens) if self.tokens else Places(length)
 
     def gathered(self, array, axis_name, axis):
@@ -267,7 +267,7 @@ class _OfNodes:
 
 
 class _Traced(NamedTuple):
-    """What the functions were traced to."""
+    """A call that the functions were traced to."""
 
     call: Call
     sources: list

@@ -1,4 +1,4 @@
-"""What becomes of a call, and which backends can run it, without running it."""
+"""How a call is compiled, and which backends can run it, without running it."""
 
 import json
 

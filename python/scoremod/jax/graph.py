@@ -20,7 +20,7 @@ _KINDS = {"FLOAT": np.float32, "FLOAT32": np.float32, "INT32": np.int32, "BOOLEA
 
 
 def _kind(what, data_type):
-    """What a data type of cuDNN, or its name, is here."""
+    """The NumPy dtype of a data type of cuDNN, or of its name."""
     name = str(getattr(data_type, "name", data_type)).rpartition(".")[2].upper()
     if name not in _KINDS:
         raise InvalidArgumentError(
@@ -153,8 +153,8 @@ _WITH_BACKWARD = ("relu", "leaky_relu", "tanh", "sigmoid", "elu", "gelu", "gelu_
 
 
 class Graph:
-    """What a callback builds on. Arguments are tensors of the graph, or numbers. Every method also takes a name, which means nothing here, and
-    compute_data_type, which may be FLOAT, or that of the arguments or of the result."""
+    """The graph that a callback builds on. Arguments are tensors of it, or numbers. Every method also takes a name, which is ignored, and
+    compute_data_type: FLOAT, or the type of the arguments or of the result."""
 
     def __init__(self, indices):
         self._indices = indices
@@ -214,7 +214,7 @@ def _add_method(name, arguments, function, options=()):
     setattr(Graph, name, method)
 
 
-# Of activations whose JAX's isn't made of a score program's operations.
+# Derivatives of activations whose JAX derivative has operations that a score program lacks.
 _DERIVATIVES = {"gelu": _gelu_derivative}
 
 

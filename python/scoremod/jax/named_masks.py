@@ -11,7 +11,7 @@ BIAS_TYPES = ("no_bias", "pre_scale_bias", "post_scale_bias")
 
 
 class SequenceDescriptor(NamedTuple):
-    """Where the sequences of a batch are: how many of the positions each has, or which sequence of several each position belongs to.
+    """The sequences of a batch: how many of the positions each has, or which of several sequences each position belongs to.
 
     lengths: (of queries, of keys), integer arrays [batch].
     segment_ids: (of queries, of keys), integer arrays [batch, seq]; a position of id 0 belongs to none.
@@ -44,7 +44,7 @@ class _MaskType(NamedTuple):
 
 
 def parsed_mask_type(name):
-    """What a name asks for: "no_mask", or "padding", "causal" and "bottom_right" in any order with "_" between them."""
+    """The parts of a mask type's name: "no_mask", or "padding", "causal" and "bottom_right" in any order with "_" between them."""
     rest, found = f"_{name}_", []
     for part in _PARTS:
         if f"_{part}_" in rest:

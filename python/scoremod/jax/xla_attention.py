@@ -38,7 +38,7 @@ class _Functions(NamedTuple):
     dropout_arrays: int  # how many: the call's keys, or before them where tokens are (scoremod.jax.dropout.shares_at)
 
     def shares(self, arrays, like, first):
-        """What the weights `like` of a block of keys are multiplied by on their way to the output."""
+        """The factors that dropout gives the weights `like` of a block of keys."""
         if not self.dropout:
             return 1.0
         if self.dropout_arrays == 1:
@@ -178,7 +178,7 @@ def _cotangents(functions, varied, point, upstream, wanted):
     """The gradients of those of q, k, v, scale and the arrays that varied[i] says for each i in `wanted`, in one pass."""
     o, top, total, q, k, v, scale, *arrays = point
     d_o, d_total = upstream
-    # What softmax's derivative takes from each row.
+    # The term that softmax's derivative subtracts from each row.
     row = d_total * total - jnp.sum(d_o.astype(_wide(q)) * o.astype(_wide(q)), axis=-1)
     scores_of, some = _score_function(functions, q, scale, arrays, [varied[i] - 4 for i in wanted if varied[i] >= 4])
     shift, divisor = _finite(top), _nonzero(total)

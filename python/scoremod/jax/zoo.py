@@ -152,8 +152,10 @@ def _joined(mask_mods, join):
 
 def alibi_slopes(heads):
     """ALiBi's slopes, float32 [heads], as the authors' code computes them (get_slopes in
-    https://github.com/ofirpress/attention_with_linear_biases): 2^(-8 i / n) for i = 1..n when n is a power of two; else those of the power
-    of two below, then every other one of twice that."""
+    https://github.com/ofirpress/attention_with_linear_biases).
+
+    They are 2^(-8 i / n) for i = 1..n where n is a power of two. Else they are those of the power of two below, then every other one of
+    twice that."""
     below = 2 ** (heads.bit_length() - 1)
     slopes = 2.0 ** (-8 / below * np.arange(1, below + 1))
     more = 2.0 ** (-8 / (2 * below) * np.arange(1, 2 * below + 1, 2))
