@@ -1,4 +1,4 @@
-"""What libscoremod.so exports: exactly the C functions that c_api.h declares, and no C++ name of a library used inside.
+"""Checks that libscoremod.so exports exactly the C functions that c_api.h declares, and no C++ name of a library used inside.
 
 usage: exported_symbols_test.py [--nm NM] C_API_H LIBRARY
 """

@@ -1,9 +1,9 @@
-"""Where each field of the C interface's structs lies: what programs were compiled with stays, and fields are only added at the end.
+"""Checks the layout of the C interface's structs: fields stay where programs were compiled with them, and new ones come at the end.
 
 usage: layout_test.py [--cc CC] [--update] C_API_H
 
-Compares the offsets and sizes of all fields with layout.txt beside this file, which lists them in order. A field that is new at the end of a struct, or a
-new struct, is written there with --update; nothing that is there may change, and the structs without struct_size may not grow.
+Compares the offsets and sizes of all fields with layout.txt beside this file, which lists them in order. --update adds new structs, and
+fields that are new at the end of a struct. No listed field may change, and structs without struct_size may not grow.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def layout_of(header, cc):
 
 
 def changes(golden, found):
-    """What is there of `golden` no longer, and grew though it may not."""
+    """The rows of `golden` that are gone or moved, and the structs that grew though they may not."""
     problems = [f"expected {' '.join(map(str, row))}, found another place, or none" for row in golden if row[1] != "sizeof" and row not in found]
     growing = {struct for struct, field, offset, _ in found if field == "struct_size" and offset == 0}
     known = {struct for struct, *_ in golden}

@@ -33,7 +33,7 @@ CLEAN_TREE = {
 
 
 def violations_in(changes):
-    """What the check says of the clean tree with `changes` (path -> text) laid over it."""
+    """The check's findings in the clean tree with `changes` (path -> text) laid over it."""
     with tempfile.TemporaryDirectory() as folder:
         for path, text in {**CLEAN_TREE, **changes}.items():
             file = Path(folder) / path

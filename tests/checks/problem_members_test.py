@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = "scoremod/problem.hpp"
 
-# Where all members are named: what is read, written and compared, what people are told, and each backend's answer.
+# The files that name all members: those that read, write and compare them, that tell people, and that give each backend's answer.
 DECIDING = [
     "src/problem/canonical_problem.cpp",
     "src/problem/parse_problem.cpp",
@@ -34,7 +34,7 @@ OPTIONAL = {"src/backend/cudnn/problem_rules.cpp", "src/backend/kernels/directio
 
 LAST_MEMBER = "  bool deterministic = false;\n"
 ONE_MORE = LAST_MEMBER + "  bool added_by_the_test = false;\n"
-# What compilers say of a structured binding with too few names.
+# The compilers' message for a structured binding with too few names.
 TOO_FEW_NAMES = re.compile(r"decomposes into \d+ elements")
 
 
@@ -65,7 +65,7 @@ def compile_with(header, folder, words):
 
 
 def complaint(path, folder, words, header):
-    """What is wrong with a deciding file, or None."""
+    """The complaint about a deciding file, or None."""
     if (done := compile_with(header, folder, words)).returncode != 0:
         return f"{path}: expected it to compile with a copy of {HEADER}, found\n{done.stderr}"
     done = compile_with(header.replace(LAST_MEMBER, ONE_MORE), folder, words)

@@ -22,7 +22,7 @@ int main(void) {
 }
 """
 
-# What the C++ pieces take as given: a problem, its call's arguments and a device's memory.
+# The C++ snippets take these for given: a problem, its call's arguments and a device's memory.
 FUNCTION = """
 #include <scoremod/attention.hpp>
 #include <scoremod/call.hpp>

@@ -38,7 +38,7 @@ def test_every_case_is_measured_in_both_directions(scoremod, tmp_path):
     for row in rows:
         assert FIELDS <= row.keys()
         assert row["ms"] > 0 and row["tflops"] > 0 and row["backend"] == "cpu" and row["error"] is None
-        # Of a device, and of a program that measures another implementation beside.
+        # These need a device, or a program that measures another implementation beside.
         assert all(row[key] is None for key in ("reference_ms", "ratio", "build_ms", "load_ms", "trial_ms", "static_us", "host_us"))
         assert f"{row['case']} " in done.stdout and f"{row['ms']:.3f}" in done.stdout
     # So the table has no columns of them.

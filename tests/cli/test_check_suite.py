@@ -52,7 +52,7 @@ def test_the_cpu_is_right(scoremod, text, count):
     # How many there are is up to the seed: what is zero everywhere, as behind a mask that keeps nothing, has no ratio.
     assert 0 < len(ratios) == summary["outputs"]
     assert statistics.median_low(ratios) <= summary["median_ratio"] <= statistics.median_high(ratios)
-    # Of the outputs of 20 random problems the median is beyond 2 once in 100,000 runs.
+    # The median over the outputs of 20 random problems exceeds 2 once in 100,000 runs.
     assert 0.1 < summary["median_ratio"] < 10
 
 

@@ -137,7 +137,7 @@ def test_help_and_version(scoremod):
 
 
 def seen_on_a_terminal(problem, *arguments, until):
-    """What the command writes to a standard error that is a terminal, to its end or until this text is seen."""
+    """The text that the command writes to a standard error that is a terminal, to its end or until `until` is seen."""
     ours, theirs = pty.openpty()
     with subprocess.Popen([find_command(), *arguments, "-"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
                           stderr=theirs) as process:

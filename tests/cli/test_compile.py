@@ -55,7 +55,7 @@ def test_a_bias_has_a_backward_more_that_writes_its_gradient(scoremod, problem, 
         rows = json.loads(done.stdout)
         by_cudnn = [row for row in rows if row["backend"] == "cudnn"]
         assert [row["direction"] for row in by_cudnn] == ["forward"] * 2 + ["backward"] * 2 * backwards
-        # What cuDNN does not write beside dq, dk and dv, kernels of scoremod's own do.
+        # Kernels of scoremod's own compute the gradients that cuDNN does not write beside dq, dk and dv.
         assert [row["backend"] for row in rows[len(by_cudnn) :]] == ["operand_kernels"] * (2 - backwards)
         assert ("writes the gradient of 'bias' too" in sum((row["notes"] for row in rows), [])) == (backwards == 2)
 

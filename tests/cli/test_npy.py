@@ -65,8 +65,8 @@ def test_outputs_are_the_attention_of_the_inputs(scoremod, tmp_path, rng_seed, l
 
 @pytest.mark.parametrize("as_bytes", [False, True])
 @pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
-def test_tensors_of_eight_bits_are_codes(scoremod, tmp_path, rng_seed, dtype, as_bytes):
-    """As ml_dtypes writes them, or as plain bytes; what comes out are bytes."""
+def test_float8_tensors_are_codes(scoremod, tmp_path, rng_seed, dtype, as_bytes):
+    """Inputs are as ml_dtypes writes them, or plain bytes; outputs are bytes."""
     format = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}[dtype]
     rng = np.random.default_rng(rng_seed)
     shapes = {"q": (2, 4, 5, 8), "k": (2, 2, 7, 8), "v": (2, 2, 7, 6)}

@@ -1,4 +1,4 @@
-"""What the backends for GPUs are built with, as CMake decides it for another project that has scoremod as a part of itself."""
+"""The options of the GPU backends' build, as CMake sets them for another project that includes scoremod."""
 
 import subprocess
 import sys

@@ -59,7 +59,7 @@ def test_as_on_one_device(options):
     found, expected = results(functools.partial(parallel, check_vma=options.get("striped") == 4, **options)), results(single)
     for got, want in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
         np.testing.assert_allclose(got, want, atol=3e-5 * max(1, np.abs(want).max()))
-    # The same weights exactly: a weight that is not dropped is no less than exp(-20) here.
+    # The weights agree exactly: a weight that is not dropped is no less than exp(-20) here.
     weights, of_whole = found[-1], expected[-1]
     np.testing.assert_array_equal(weights == 0, of_whole == 0)
     assert RATE / 2 < (of_whole[:, S - 1] == 0).mean() < RATE * 2

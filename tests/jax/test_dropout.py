@@ -35,7 +35,7 @@ def dense(q, k, v, shares):
 
 
 def dropped_shares(key=KEY):
-    """What each weight is multiplied by, [batch, heads, q, kv]: read off the outputs for values that are unit vectors."""
+    """The factor of each weight, [batch, heads, q, kv]: read off the outputs for values that are unit vectors."""
     q, k, _, _ = draw()
     unit = jnp.broadcast_to(jnp.eye(SEQ)[None, :, None], (BATCH, SEQ, HEADS_KV, SEQ))
     shares = attend(q, k, unit, key) / attend(q, k, unit, rate=0)
@@ -67,7 +67,7 @@ def test_outputs_and_gradients_are_those_of_the_dropped_weights():
     for a, rounded, expected in zip(found, plain, truth, strict=True):
         error, tolerance = np.linalg.norm(a - expected), 2 * np.linalg.norm(np.asarray(rounded, np.float64) - expected)
         assert error <= tolerance + 32 * 2**-24 * np.linalg.norm(expected)
-    # Of another key, or without: these must not pass for the same.
+    # Outputs of another key or without dropout differ, so that the comparison can tell them apart.
     for other in (attend(q, k, v, jax.random.key(8)), attend(q, k, v, rate=0.0), found[0] * (1 - RATE)):
         assert np.linalg.norm(other - found[0]) > 0.05 * np.linalg.norm(found[0])
 

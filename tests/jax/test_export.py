@@ -64,7 +64,7 @@ def with_dropout(q, k, v, seed):
 
 
 def with_slopes(q, k, v, slopes):
-    """What reads no size stays as it is."""
+    """A function that reads no size runs at every size."""
     return flex_attention(q, k, v, zoo.alibi(slopes), causal, return_max_logit=True)
 
 
@@ -365,7 +365,7 @@ def called(target, shapes, results, **attributes):
 
 
 def test_buffers_that_disagree_are_named():
-    """What JAX holds exported calls to is held by the handler, too."""
+    """The handler, too, checks what JAX checks of exported calls."""
     forward = functools.partial(called, ANY_SIZE[FORWARD], results=[(2, 3, 1, 8), (2, 1, 3)])
     q, k, o0 = (2, 3, 1, 8), (2, 5, 1, 8), (2, 3)
     assert forward([q, k, k, o0], problem=PROBLEM)[0].shape == q

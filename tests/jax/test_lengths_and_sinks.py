@@ -123,7 +123,7 @@ def test_half_precision_and_vmap():
 
 
 def test_faults_would_be_seen():
-    """What the comparison above must tell apart: no sink, and lengths off by one."""
+    """The comparison above tells faults apart: no sink, and lengths off by one."""
     q, k, v, _ = draw()
     sink = jnp.asarray(SINK, jnp.float32)
     o = attend(q, k, v, sink)[0]

@@ -1,4 +1,4 @@
-"""What scoremod.jax shows, and arguments that belong to other libraries' functions."""
+"""The public names of scoremod.jax, and arguments that belong to other libraries' functions."""
 
 import inspect
 import warnings

@@ -37,7 +37,7 @@ def test_each_platform_has_a_state_type_of_its_own():
         type_id.restype = ctypes.POINTER(ctypes.c_int64)
         ids[platform] = type_id()
     assert ids["cpu"][0] != 0  # XLA's CPU library has numbered it
-    # Where that number means another type, in the CUDA plugin, it must not be seen.
+    # The CUDA plugin's library has the number for another type, and must not see it.
     assert ctypes.addressof(ids["cpu"].contents) != ctypes.addressof(ids["cuda"].contents)
 
 
@@ -165,7 +165,7 @@ def test_scratch_is_memory_of_xlas():
 
 
 def in_a_process(script, folder, *arguments, **environment):
-    """What a script prints in a Python of its own. It begins with this module's modifier and arrays."""
+    """The output of a script in a Python of its own. The script begins with this module's modifier and arrays."""
     prelude = """
 import sys, jax, jax.numpy as jnp, numpy as np
 from pathlib import Path

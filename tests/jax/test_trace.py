@@ -1,4 +1,4 @@
-"""What user functions are traced to, and what is refused."""
+"""Traces of user functions, and functions that are refused."""
 
 import warnings
 
@@ -148,7 +148,7 @@ def test_a_derivative_rule_of_the_users_is_not_ignored():
     total.defjvps(lambda t, _, x: t.sum())
     with pytest.raises(scoremod.UnsupportedError, match="derivative rule of its own, and arguments or results that are no float32 scalars"):
         explained(lambda score, *_: total(score[None]))
-    # Where it doesn't touch the score, XLA follows it.
+    # An operation that doesn't touch the score is left to XLA.
     logits = jnp.linspace(-1.0, 1.0, H, dtype=jnp.float32)
     q, k, v = (jax.random.normal(jax.random.key(i), Q.shape, jnp.float32) for i in range(3))
 

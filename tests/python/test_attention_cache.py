@@ -23,7 +23,7 @@ def empty_cache():
 
 
 def counts_of(action):
-    """What an action adds to the counts: the attentions' and those of what was compiled."""
+    """The increase of the counts by an action: of attentions, and of what was compiled."""
     before = scoremod.cache.statistics()
     action()
     after = scoremod.cache.statistics()

@@ -106,7 +106,7 @@ def test_sequences_one_after_the_other_and_gradients_that_lie_otherwise():
     np.testing.assert_array_equal(found[1].dv, found[0].dv)
 
 
-def test_keys_in_blocks_of_a_pool():
+def test_keys_in_a_paged_cache():
     rng = np.random.default_rng(2)
     q = rng.standard_normal((2, 1, 2, 4)).astype(np.float32)
     k, v = (rng.standard_normal((6, 2, 2, 4)).astype(np.float32) for _ in range(2))

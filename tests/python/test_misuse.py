@@ -1,4 +1,4 @@
-"""What a caller may get wrong raises the right kind of error, with words that help, and never crashes."""
+"""Callers' mistakes raise the right kind of error, with words that help, and never crash."""
 
 import os
 import subprocess

@@ -1,5 +1,5 @@
-"""A libscoremod with one more engine, whose folder is all that was added: chosen by predicted time, verified, stored,
-built ahead of time, explained and refused with ids, from C, the command, Python and JAX."""
+"""A libscoremod with one more backend in a folder of its own. From C, the command, Python and JAX it is chosen by predicted time, verified,
+stored, built ahead of time, explained, and refused with ids."""
 
 import json
 import os
@@ -108,7 +108,7 @@ def test_is_explained_with_what_was_passed_over(tmp_path, problem_file):
 
 
 def test_is_explained_as_not_chosen_where_another_one_runs(tmp_path, problem_file):
-    """What runs by itself is not what a call runs: one candidate of each direction does."""
+    """A backend that could run alone may not be the one that a call runs: each direction has one candidate."""
     explanation = explain(tmp_path, problem_file(), "--backends", "cpu,third")
     assert [row["backend"] for row in explanation["backends"] if row["chosen"]] == ["cpu"]
     for direction in explanation["patterns"]:
@@ -200,7 +200,7 @@ BY_DEFAULT = BY_ENVIRONMENT.replace("os.environ['SCOREMOD_NEW_SIZES'] = 'serve'"
 
 
 @pytest.mark.parametrize("served", [SERVED, BY_ENVIRONMENT, BY_DEFAULT], ids=["option", "environment", "default"])
-def test_what_is_at_hand_serves_until_the_faster_plan_is_built(tmp_path, served):
+def test_the_ready_backend_serves_until_the_faster_plan_is_built(tmp_path, served):
     """The CPU's plan costs nothing to make; the third engine's waits for a file."""
     file = tmp_path / "may_build"
     code = f"import os; os.environ['THIRD_BUILD_WAITS_FOR'] = {str(file)!r}\n" + served + f"""

@@ -1,4 +1,4 @@
-"""Tensors of eight bits: against dense attention to the numbers that they stand for, and what is refused."""
+"""FP8 tensors: against dense attention to the descaled values, and calls that are refused."""
 
 import dense_reference as dense
 import pytest
@@ -25,7 +25,7 @@ def draw(dtype, random):
 
 
 def numbers(tensors, dtype=torch.float32):
-    """What they stand for."""
+    """The descaled values."""
     return [tensor.to(dtype) * torch.tensor(factor).to(dtype) for tensor, factor in zip(tensors, DESCALES.values())]
 
 
@@ -111,7 +111,7 @@ def test_captured_tensors_and_sinks_have_gradients(out_dtype, random):
         assert (x.double() - y.double()).abs().max() <= 4e-5 * y.double().abs().max()
 
 
-def test_sequences_and_pages_of_eight_bits(random):
+def test_float8_sequences_and_pages(random):
     q, k, v = (x[:1] for x in draw(FORMATS[0], random))
     options = dict(**DESCALES, enable_gqa=True, out_dtype=torch.float32)
     expected = flex_attention(q, k, v, **options)

@@ -32,7 +32,7 @@ def compiled():
 
 
 def dense(q, k, v, starts, score_mod=by_distance, mask_mod=causal):
-    """What is expected: the functions of true positions, on all of the scores."""
+    """The expected result: the functions of true positions, on all of the scores."""
     b, h, i, j = torch.meshgrid(*(torch.arange(n) for n in (q.shape[0], q.shape[1], q.shape[2], k.shape[2])), indexing="ij")
     i = i + (starts[:, None, None, None] if isinstance(starts, torch.Tensor) else starts)
     score = q @ k.mT / q.shape[-1] ** 0.5
@@ -89,7 +89,7 @@ def test_offsets_compile_once_for_all_of_their_values(random):
 
 
 def test_captured_tensors_follow_the_positions(random):
-    """What is read along q_idx is cut anew at each call, and is refused where it is too short."""
+    """A tensor that is read along q_idx is cut anew at each call, and is refused where it is too short."""
     q, k, v = tensors(random, 2, 9)
     bias, ids = torch.randn(H, 11, generator=random), torch.randint(0, 3, (B, 11), generator=random)
     learned = torch.randn(H, 11, generator=random).requires_grad_()

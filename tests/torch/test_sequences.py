@@ -157,7 +157,7 @@ def test_lengths_and_dropout_of_sequences(random):
     for first, end, length in ((0, 10, 4), (10, TOKENS, 22)):
         expected, _ = dense.attention_and_lse(*(x[first : first + n].transpose(0, 1)[None] for x, n in ((q, end - first), (k, length), (v, length))))
         torch.testing.assert_close(found[first:end], expected[0].transpose(0, 1))
-    # What is dropped follows from positions: a sequence of a batch of sequences drops as one of a padded batch.
+    # Dropout follows from positions: a sequence among packed ones drops the same weights as one of a padded batch.
     torch.manual_seed(3)
     dropped = flex_attention(q, k[:TOKENS], v[:TOKENS], dropout_p=0.5, **options)
     padded = [torch.zeros(2, HEADS if x is q else HEADS_KV, 30, DIM) for x in (q, k, v)]

@@ -41,7 +41,7 @@ def reference(q, k, v, slopes, bias, ids):
 
 
 def gradients_from(d_o, q, k, v, o, lse, slopes, bias, ids):
-    """Those of query, key, value, slopes and bias, from what a backward is given, written out: o and lse are taken as they are."""
+    """The gradients of query, key, value, slopes and bias, computed by hand from the given o and lse."""
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     scale = q.shape[-1] ** -0.5
@@ -56,7 +56,7 @@ def gradients_from(d_o, q, k, v, o, lse, slopes, bias, ids):
 
 
 def places_in_memory(x, way):
-    """The same numbers as a caller may have them."""
+    """The tensor in another memory layout that a caller may have."""
     if way == "dense":
         return x
     if way == "heads inside":
@@ -278,7 +278,7 @@ def other_calls(random):
     def paged(q, k, v, slopes):
         return flex_attention(q, k, v, lambda s, b, h, i, j: s + slopes[h] * j, page_table=table, lengths=lengths)
 
-    def of_eight_bits(slopes):
+    def of_float8(slopes):
         return flex_attention(*eight, lambda s, b, h, i, j: s + slopes[h] * j, descale_q=0.5, out_dtype=torch.float32)
 
     return {
@@ -287,7 +287,7 @@ def other_calls(random):
         "dropout": (lambda *x: flex_attention(*x, dropout_p=0.5), qkv),
         "lse": (with_lse, [*qkv, *learned]),
         "paged": (paged, [qkv[0], *pool, *learned]),
-        "eight bits": (of_eight_bits, learned),
+        "float8": (of_float8, learned),
     }
 
 
@@ -420,7 +420,7 @@ def test_second_derivatives_are_refused_of_swapped_tensors(route, leaves, d_o):
 
 
 def test_operators_refuse_tensors_of_another_call(leaves, d_o, monkeypatch):
-    """What nobody converts is refused before a kernel reads it."""
+    """The operators refuse tensors that need conversion, before a kernel reads them."""
     calls = []
     monkeypatch.setattr(api, "is_plain", lambda *tensors: False)
     monkeypatch.setattr(api, "attention", lambda *arguments: calls.append(arguments) or attention(*arguments))

@@ -1,4 +1,4 @@
-"""What user functions are traced to, and what is refused."""
+"""Traces of user functions, and functions that are refused."""
 
 import functools
 import sys

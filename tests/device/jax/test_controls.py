@@ -1,4 +1,4 @@
-"""What must not pass for right on a GPU, and the layouts and groups of heads that must."""
+"""Wrong attentions that must be noticed on a GPU, and layouts and groups of heads that must be right."""
 
 import functools
 
