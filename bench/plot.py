@@ -40,7 +40,7 @@ def draw_ratios(axes, ratios, limit, label):
 
 
 def panels_of(report, rows):
-    """What is drawn of these rows: functions that draw a panel each."""
+    """Functions that draw a panel of these rows each."""
     on_device = report["machine"].get("device") is not None
     time_limit = MAX_TIME_OVER_REFERENCE if on_device else None
     panels = [

@@ -3,7 +3,7 @@
 
 usage: pattern_tables.py OUTPUT.cpp TABLE.json...
 
-Of all rows of a pattern in one direction, for many rows or for one, the worst verdict and the longest time count, as in
+A pattern in one direction, for many rows or for one, has the worst verdict and the longest time of its rows in the tables. So does
 PatternTable::parse() (src/backend/cudnn/patterns/pattern_table.cpp); a test holds the two to each other.
 """
 

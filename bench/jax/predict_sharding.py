@@ -46,7 +46,7 @@ class Prediction(NamedTuple):
 
 
 def seconds_per_pair(record):
-    """Of one head's query with a key that a causal mask keeps, forward and backward together."""
+    """The time of one head's query with a key that a causal mask keeps, forward and backward together."""
     (measured,) = [
         each
         for each in record["results"]

@@ -2,8 +2,8 @@
 
 usage: PYTHONPATH=python .venv/bin/python bench/jax/sharding.py OUTPUT.json [--seq N] ... [--dtype float32] [--parts]
 
---parts says where the time goes: it also times the forward alone, and on one device the attention of each part of a ring's step, and prints what runs in
-which order: calls with the numbers of their problems, which are listed once, transfers and passes over memory.
+--parts breaks the time down. It also times the forward alone, and on one device the attention of each part of a ring's step. It prints the
+order in which a program runs calls, transfers and passes over memory; calls have the numbers of their problems, which are listed once.
 """
 
 import argparse
@@ -49,12 +49,12 @@ def forward(attention, q, k, v, d_o):
     return attention(q, k, v)
 
 
-# What takes time in XLA's text of a compiled program: calls and transfers, and passes over large arrays.
+# The instructions that take time in XLA's text of a compiled program: calls, transfers, and passes over large arrays.
 RUNS = re.compile(r"= (?P<type>\(.*?\)|\S+) (?P<operation>custom-call|conditional|while|fusion|copy|async|(?:all|reduce|collective)-\w+)(?P<ends>-start|-done)?\(")
 
 
 def schedule(compiled, problems):
-    """What a compiled program runs in which order, and its problems, each with the number in `problems` that it has or gets there."""
+    """The instructions of a compiled program in their order, and its problems. Each problem has its number in `problems`, or gets one there."""
     lines, is_inside_of_a_pass = [], False
     for line in compiled.as_text().splitlines():
         found = RUNS.search(line)

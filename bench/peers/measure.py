@@ -172,7 +172,7 @@ def main():
         rows = measured.times(options.device)
         report["results"] += rows
         print(case.name, {f"{row['implementation']} {row['direction']}": row["ms"] for row in rows if "ms" in row}, flush=True)
-        # What was measured stays, should a later case not come to its end.
+        # Results are written at once, so that they stay if a later case fails.
         options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         del measured
         torch.cuda.empty_cache()

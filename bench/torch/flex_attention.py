@@ -174,7 +174,7 @@ def main():
             break
         report[kind][name] = run()
         print(name, json.dumps(report[kind][name]), f"{deadline - time.monotonic():.0f} s left", flush=True)
-        # What was measured stays, should a later case not come to its end.
+        # Results are written at once, so that they stay if a later case fails.
         options.output.write_text(json.dumps(report, indent=1) + "\n")
 
 

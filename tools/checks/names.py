@@ -71,7 +71,7 @@ def dealt(paths):
 
 
 def read(lot, flags, folder):
-    """What clang-tidy says of the sources of a lot, and those of them that it has found mistakes in."""
+    """clang-tidy's output for the sources of a lot, and the sources that it failed to parse."""
     source = lot[0]
     if len(lot) > 1:
         source = Path(tempfile.mkstemp(dir=folder, suffix=".cpp")[1])
@@ -88,7 +88,7 @@ def read(lot, flags, folder):
 
 
 def complaints(lot, flags, folder):
-    """What clang-tidy says of each of the sources, read together with others or, where that is a mistake, by itself."""
+    """clang-tidy's output for each of the sources, read together with others, or alone where it fails to parse."""
     said, mistaken = read(lot, flags, folder)
     if not mistaken or len(lot) == 1:
         return said
