@@ -1,5 +1,5 @@
-"""A block of Gemma 2's shape, forward and gradients, with scoremod and densely: grouped heads of dim 256, scores capped at 50, a sliding
-window in every other layer, RMSNorm before and after, GeGLU. (Gemma 2, https://arxiv.org/abs/2408.00118, table 1 and section 2.)
+"""A block of Gemma 2's shape, forward and gradients, with scoremod and densely. It has grouped heads of dim 256, scores capped at 50, a sliding
+window in every other layer, RMSNorm before and after, and GeGLU. (Gemma 2, https://arxiv.org/abs/2408.00118, table 1 and section 2.)
 
 Weights are random: this shows the shape, not the model. Rotary positions are applied to query and key as usual, before the call.
 
