@@ -3,7 +3,7 @@ each can be checked on a CPU."""
 
 import math
 from dataclasses import dataclass
-from typing import Callable
+from collections.abc import Callable
 
 import torch
 

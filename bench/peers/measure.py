@@ -24,7 +24,7 @@ import scoremod
 import scoremod.torch
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "torch"))
-from timing import median_in_turns, warmed  # noqa: E402
+from timing import median_in_turns, warmed
 
 # Beyond this two outputs are not roundings of the same numbers: |x - y| / |x| in the Euclidean norm, for 16-bit and for 32-bit tensors.
 MAX_DIFFERENCE = {torch.bfloat16: 2**-6, torch.float16: 2**-8, torch.float32: 2**-15}

@@ -97,13 +97,13 @@ def encode(text, name):
 def int32(value, name):
     # ctypes would keep the low 32 bits of anything larger.
     if not isinstance(value, (int, np.integer)) or not -(2**31) <= value < 2**31:
-        raise InvalidArgumentError(f"{name}: expected an integer that 32 bits hold, found {value!r}")
+        raise InvalidArgumentError(f"{name}: expected a 32-bit integer, found {value!r}")
     return int(value)
 
 
 def uint64(value, name):
     if not isinstance(value, (int, np.integer)) or not 0 <= value < 2**64:
-        raise InvalidArgumentError(f"{name}: expected an integer from 0 that 64 bits hold, found {value!r}")
+        raise InvalidArgumentError(f"{name}: expected an integer from 0 to 2**64 - 1, found {value!r}")
     return int(value)
 
 

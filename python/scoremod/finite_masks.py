@@ -28,8 +28,8 @@ def warn_of_finite_masks(program, sources, memory, stacklevel, infinity="jnp.inf
     found = next(_numbers(program, sources), None)
     if found is not None:
         warnings.warn(
-            f"score_mod has {found} for some scores. If that is to mask them, write -{infinity} or use mask_mod, which also skips their work: where a "
-            "whole row has such scores, its gradients are wrong, for the float32 log-sum-exp that the backward pass starts from is too coarse",
+            f"score_mod has {found} for some scores. To mask them, write -{infinity} or use mask_mod, which also skips their work. A row that has such "
+            "scores only gets wrong gradients, because the backward pass starts from its float32 log-sum-exp, which is too coarse",
             stacklevel=stacklevel + 1,
         )
 

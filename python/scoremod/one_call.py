@@ -38,7 +38,9 @@ def attention(
     lines.append(f"value = {_expression(score_mod, 'score_mod')}")
     dtype = dtype_name(arrays["q"].dtype, "q")
     if dtype in ("e4m3", "e5m2"):
-        raise InvalidArgumentError(f"q: expected an array of 16 bits or more, found {arrays['q'].dtype}, whose factors have no arguments here; use scoremod.Attention")
+        raise InvalidArgumentError(
+            f"q: expected an array of 16 bits or more, found {arrays['q'].dtype}: this function takes no descale factors; use scoremod.Attention"
+        )
     problem = {
         **_sizes(layout, **arrays),
         "dtype": dtype,

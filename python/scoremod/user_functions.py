@@ -84,7 +84,7 @@ def _inside(name, value):
         return _items(name, enumerate(value))
     if callable(getattr(value, "__wrapped__", None)):  # a jitted function
         return [(name, value.__wrapped__)]
-    call = getattr(type(value), "__call__", None)
+    call = getattr(type(value), "__call__", None)  # noqa: B004 (the method itself is needed)
     if not name and isinstance(call, types.FunctionType):  # an object that is called as the function is
         return [(name, types.MethodType(call, value))]
     return []

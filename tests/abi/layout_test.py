@@ -29,8 +29,7 @@ def layout_of(header, cc):
     structs = {name: fields_of(body) for name, body in STRUCT.findall(header.read_text(encoding="utf-8"))}
     lines = []
     for name, fields in structs.items():
-        for field in fields:
-            lines.append(f'printf("{name} {field} %zu %zu\\n", offsetof({name}, {field}), sizeof((({name}*)0)->{field}));')
+        lines += [f'printf("{name} {field} %zu %zu\\n", offsetof({name}, {field}), sizeof((({name}*)0)->{field}));' for field in fields]
         lines.append(f'printf("{name} sizeof 0 %zu\\n", sizeof({name}));')
     program = f'#include <stdio.h>\n#include "{header}"\nint main(void) {{\n' + "\n".join(lines) + "\nreturn 0;\n}\n"
     with tempfile.TemporaryDirectory() as folder:

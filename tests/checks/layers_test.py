@@ -6,7 +6,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "checks"))
-import layers  # noqa: E402
+import layers
 
 CLEAN_TREE = {
     "include/scoremod/error.hpp": "#include <string>\n",

@@ -84,9 +84,7 @@ def main(build_folder):
     known = commands(build_folder)
     missing = [path for path in DECIDING if path not in known and path not in OPTIONAL]
     complaints = [f"{path}: expected it in compile_commands.json; was it moved?" for path in missing]
-    for path in DECIDING:
-        if path in known and (found := complaint(path, *known[path], header)):
-            complaints.append(found)
+    complaints += [found for path in DECIDING if path in known and (found := complaint(path, *known[path], header))]
     print("\n".join(complaints) or f"{len(DECIDING)} files name every member")
     return 1 if complaints else 0
 

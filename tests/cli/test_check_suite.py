@@ -108,14 +108,14 @@ def test_parts_make_the_report_of_the_whole(scoremod, tmp_path, backend, code):
     assert done.returncode == code
     merged = json.loads((tmp_path / "merged.json").read_text(encoding="utf-8"))
     VALIDATOR.validate(merged)
-    by_problem = lambda report: sorted(report["results"], key=lambda result: (result["problem"], result["direction"]))
+    by_problem = lambda report: sorted(report["results"], key=lambda result: (result["problem"], result["direction"]))  # noqa: E731
     assert by_problem(merged) == by_problem(whole)
     for report in (merged, whole):
         del report["results"], report["summary"]["seconds"]
     ratio = whole["summary"]["plain_attention"].pop("median_ratio")
     assert merged["summary"]["plain_attention"].pop("median_ratio") == pytest.approx(ratio, rel=1e-3)
     # Reasons as frequent as one another stand in the order in which the parts met them.
-    by_reason = lambda report: sorted(report["summary"].pop("refused_by_reason"), key=lambda entry: (-entry["count"], entry["reason"]))
+    by_reason = lambda report: sorted(report["summary"].pop("refused_by_reason"), key=lambda entry: (-entry["count"], entry["reason"]))  # noqa: E731
     assert by_reason(merged) == by_reason(whole)
     assert merged == whole
     subprocess.run([*command, "0.json", "2.json", "--parts", "3"], cwd=tmp_path, timeout=60, check=False)

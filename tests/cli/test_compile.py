@@ -57,7 +57,7 @@ def test_a_bias_has_a_backward_more_that_writes_its_gradient(scoremod, problem, 
         assert [row["direction"] for row in by_cudnn] == ["forward"] * 2 + ["backward"] * 2 * backwards
         # Kernels of scoremod's own compute the gradients that cuDNN does not write beside dq, dk and dv.
         assert [row["backend"] for row in rows[len(by_cudnn) :]] == ["operand_kernels"] * (2 - backwards)
-        assert ("writes the gradient of 'bias' too" in sum((row["notes"] for row in rows), [])) == (backwards == 2)
+        assert ("writes the gradient of 'bias' too" in [note for row in rows for note in row["notes"]]) == (backwards == 2)
 
 
 def test_a_direction_that_cudnn_refuses_has_its_reason(scoremod, problem, tmp_path):

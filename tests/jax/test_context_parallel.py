@@ -257,7 +257,7 @@ def test_of_two_results_one_may_have_no_gradient(check_vma):
     ring = jax.shard_map(attention, mesh=mesh, check_vma=check_vma, **specs)
     plain = functools.partial(flex_attention, mask_mod=causal, return_lse=True)
     for number in range(2):
-        got, want = (jax.jit(jax.grad(lambda *x, f=f: (f(*x)[number] ** 2).sum(), (0, 1, 2)))(*arrays) for f in (ring, plain))
+        got, want = (jax.jit(jax.grad(lambda *x, f=f: (f(*x)[number] ** 2).sum(), (0, 1, 2)))(*arrays) for f in (ring, plain))  # noqa: B023
         for one, other in zip(got, want):
             np.testing.assert_allclose(one, other, atol=3e-5 * max(1, np.abs(other).max()))
 

@@ -99,7 +99,7 @@ def test_a_key_is_an_argument_like_any_other():
     for key in jax.random.split(KEY, 3):
         np.testing.assert_array_equal(run(q, k, v, key), attend(q, k, v, key))
     assert run._cache_size() == 1
-    loss = lambda q: (attend(q, k, v) ** 2).sum()
+    loss = lambda q: (attend(q, k, v) ** 2).sum()  # noqa: E731
     np.testing.assert_array_equal(jax.grad(jax.checkpoint(loss))(q), jax.grad(loss)(q))
     steps = jax.lax.scan(lambda key, _: (jax.random.split(key)[0], attend(q, k, v, key)), KEY, length=2)[1]
     np.testing.assert_array_equal(steps[0], attend(q, k, v, KEY))
@@ -123,8 +123,8 @@ def test_shards_drop_what_the_whole_call_does(monkeypatch):
 @pytest.mark.parametrize("backend", ["cpu", "xla"])
 def test_the_largest_scores(backend):
     q, k, v, _ = draw()
-    mask = lambda b, h, i, j: (j <= i) & (i != 3)
-    call = lambda **more: jax.jit(lambda *x: flex_attention(*x, score_mod, mask, backend=backend, **more))(q, k, v)
+    mask = lambda b, h, i, j: (j <= i) & (i != 3)  # noqa: E731
+    call = lambda **more: jax.jit(lambda *x: flex_attention(*x, score_mod, mask, backend=backend, **more))(q, k, v)  # noqa: E731
     o, lse, largest = call(return_lse=True, return_max_logit=True)
     scores = 3 * np.tanh(np.einsum("bqhd,bkhd->bhqk", q, np.repeat(k, 2, axis=2)) / np.sqrt(DIM))
     i, j = np.arange(SEQ)[:, None], np.arange(SEQ)
@@ -136,8 +136,8 @@ def test_the_largest_scores(backend):
     many = jax.jit(jax.vmap(lambda q: flex_attention(q, k, v, score_mod, mask, backend=backend, return_max_logit=True)[1]))(jnp.stack([q, q]))
     np.testing.assert_array_equal(many[1], largest)
     # A constant to derivatives, beside what they flow through.
-    both = lambda q: sum(x[:, 4:].sum() for x in flex_attention(q, k, v, score_mod, backend=backend, return_max_logit=True))
-    alone = lambda q: flex_attention(q, k, v, score_mod, backend=backend)[:, 4:].sum()
+    both = lambda q: sum(x[:, 4:].sum() for x in flex_attention(q, k, v, score_mod, backend=backend, return_max_logit=True))  # noqa: E731
+    alone = lambda q: flex_attention(q, k, v, score_mod, backend=backend)[:, 4:].sum()  # noqa: E731
     np.testing.assert_allclose(jax.jit(jax.grad(both))(q), jax.jit(jax.grad(alone))(q), rtol=1e-5, atol=1e-6)
 
 

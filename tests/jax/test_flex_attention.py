@@ -129,7 +129,7 @@ def test_it_runs_without_jit():
 def test_scale(scale):
     q, k, v, d_o = inputs()
     got, want = (
-        jax.value_and_grad(lambda s: (f(q, k, v, mask_mod=modifiers.causal, scale=s) * d_o).sum())(jnp.float32(scale))
+        jax.value_and_grad(lambda s: (f(q, k, v, mask_mod=modifiers.causal, scale=s) * d_o).sum())(jnp.float32(scale))  # noqa: B023
         for f in (flex_attention, dense.attention)
     )
     np.testing.assert_allclose(got, want, rtol=1e-4)

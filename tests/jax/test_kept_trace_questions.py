@@ -26,7 +26,7 @@ import pytest
 import scoremod
 import scoremod.jax as package
 from scoremod.environment import VARIABLES
-from scoremod.jax import attention_primitives, custom_rules, flex_attention, fused_attention, graph_callback, trace
+from scoremod.jax import attention_primitives, custom_rules, flex_attention, fused_attention, graph_callback, trace  # noqa: F401 (KEPT looks at each)
 from scoremod.jax.api import CallOptions, trace_call
 from scoremod.jax.graph import Tensor
 

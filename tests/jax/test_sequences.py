@@ -68,7 +68,7 @@ def in_float64(function, *arrays):
 @pytest.mark.parametrize("backend", ["cpu", "xla"])
 def test_each_sequence_attends_to_itself(backend):
     q, k, v, d_o = ragged_tensors()
-    gradients = lambda f: jax.grad(lambda q, k, v, d_o: (f(q, k, v) * d_o).sum(), argnums=(0, 1, 2))
+    gradients = lambda f: jax.grad(lambda q, k, v, d_o: (f(q, k, v) * d_o).sum(), argnums=(0, 1, 2))  # noqa: E731
     assert_near(attend(q, k, v, backend=backend), each_by_itself(q, k, v), in_float64(each_by_itself, q, k, v))
     found = gradients(lambda *x: attend(*x, backend=backend))(q, k, v, d_o)
     plain, truth = gradients(each_by_itself)(q, k, v, d_o), in_float64(gradients(each_by_itself), q, k, v, d_o)
@@ -110,7 +110,7 @@ def test_vmap_lengths_sinks_and_checkpoint():
     np.testing.assert_allclose(bounded[4:9], dense_sequence(q[4:9], k[5:12], v[5:12], 2, keys=5), rtol=2e-5, atol=2e-6)
     o, lse = attend(q, k, v, sink=jnp.zeros(HEADS), return_lse=True)
     assert o.shape == (11, HEADS, 6) and not np.asarray(lse[9:]).any()
-    loss = lambda q: (attend(q, k, v) ** 2).sum()
+    loss = lambda q: (attend(q, k, v) ** 2).sum()  # noqa: E731
     np.testing.assert_array_equal(jax.grad(jax.checkpoint(loss))(q), jax.grad(loss)(q))
 
 
@@ -128,7 +128,7 @@ def paged_tensors():
 
 def decode(q, k, v, tables=(TABLE_K, TABLE_V), lengths=CACHED, **options):
     # As many biases as there are sequences.
-    score = lambda s, b, h, q_idx, kv_idx: 3 * jnp.tanh(s) + jnp.asarray(BIAS[:3])[b, h] * jnp.float32(q_idx - kv_idx)
+    score = lambda s, b, h, q_idx, kv_idx: 3 * jnp.tanh(s) + jnp.asarray(BIAS[:3])[b, h] * jnp.float32(q_idx - kv_idx)  # noqa: E731
     return flex_attention(q, k, v, score, mask_mod, page_table=tables, lengths=lengths, **options)
 
 
@@ -145,7 +145,6 @@ def test_keys_are_read_through_page_tables(backend):
     q, k, v = paged_tensors()
     assert_near(decode(q, k, v, backend=backend), paged_by_itself(q, k, v), in_float64(paged_by_itself, q, k, v))
     # One table for both, another layout, and a jitted call.
-    order = (2, 0, 1, 3)
     found = jax.jit(lambda *x: flex_attention(*x[:3], page_table=x[3], lengths=x[4], layout="BHSD", backend=backend))(
         *(jnp.transpose(x, (0, 2, 1, 3)) for x in (q, k, v)), TABLE_K, CACHED
     )

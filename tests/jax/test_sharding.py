@@ -237,9 +237,9 @@ def assert_sharded_equals(attend, given, specs, check_vma=True):
     sharded = jax.shard_map(attend, mesh=mesh_of((4, 1)), in_specs=specs, out_specs=P("data"), check_vma=check_vma)
     floats = tuple(i for i, x in enumerate(given) if jnp.issubdtype(x.dtype, jnp.floating))
     results = lambda f: jax.jit(lambda *x: (f(*x), jax.grad(lambda *x: (f(*x) ** 2).sum(), argnums=floats)(*x)))(*given)  # noqa: E731
-    want = results(attend)
-    np.testing.assert_allclose(sharded(*given), want[0], atol=3e-5)  # without jax.jit
-    for got, want in zip(*map(jax.tree.leaves, (results(sharded), want)), strict=True):
+    expected = results(attend)
+    np.testing.assert_allclose(sharded(*given), expected[0], atol=3e-5)  # without jax.jit
+    for got, want in zip(*map(jax.tree.leaves, (results(sharded), expected)), strict=True):
         np.testing.assert_allclose(got, want, atol=3e-5 * max(1, np.abs(want).max()))
 
 

@@ -163,7 +163,7 @@ def read_back(t):
 
 
 CONSTANTS = {
-    "range": lambda t: lambda score, b, h, q_idx, kv_idx: score + sum([i for i in range(int(4 * t))]),
+    "range": lambda t: lambda score, b, h, q_idx, kv_idx: score + sum([i for i in range(int(4 * t))]),  # noqa: C416
     "if": lambda t: lambda score, b, h, q_idx, kv_idx: score * 2 if t > 1 else score,
     "truth": lambda t: lambda score, b, h, q_idx, kv_idx: score * (1.0 if t - 1 else 3.0),
     "caught": lambda t: lambda score, b, h, q_idx, kv_idx: score * read_back(t),

@@ -19,7 +19,14 @@ def output(request):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=570)
 
 
-@pytest.mark.parametrize("name", ["ring", "all_gather", "batch", "heads", "replicated", "refusals", "wrong_offsets", "striped", "stripes_of_4", "striped_all_gather", "transfers", "autocast", "one_token_each", "sink_rounding", "data_parallel", "alike_refusals", "nothing_half_done", "unlike_calls", "captured_dtensors"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ring", "all_gather", "batch", "heads", "replicated", "refusals", "wrong_offsets", "striped", "stripes_of_4",
+        "striped_all_gather", "transfers", "autocast", "one_token_each", "sink_rounding", "data_parallel", "alike_refusals",
+        "nothing_half_done", "unlike_calls", "captured_dtensors",
+    ],
+)
 def test_both_processes_have_what_one_has(name, output):
     for rank in range(2):
         assert f"{name}: rank {rank} is right" in output.stdout, output.stdout[-2000:] + output.stderr[-4000:]

@@ -177,7 +177,7 @@ def test_sequences_and_pages(start, random):
     ("options", "message"),
     [
         ({"q_start": -1}, "q_start: expected the index of the first query, from 0 on, found -1"),
-        ({"q_start": 2**31}, "q_start: expected an integer that 32 bits hold"),
+        ({"q_start": 2**31}, "q_start: expected a 32-bit integer, found 2147483648"),
         ({"q_start": 1.5}, "q_start: expected an integer, or an int32 or int64 tensor of shape"),
         ({"q_start": True}, "q_start: expected an integer, or an int32 or int64 tensor of shape"),
         ({"q_start": torch.tensor(3)}, "q_start: expected an integer, or an int32 or int64 tensor of shape"),

@@ -170,7 +170,7 @@ def test_the_reference_is_the_derivative(leaves, d_o):
 def test_gradients_are_those_of_what_came_back(way, stand_in, route, leaves, d_o):
     for name, places in SAVED.items():
         print(name)
-        gradients, given = gradients_of_swapped(way, lambda place, x: stand_in(x) if place in places else x, leaves, d_o)
+        gradients, given = gradients_of_swapped(way, lambda place, x: stand_in(x) if place in places else x, leaves, d_o)  # noqa: B023
         assert_right(gradients, given, d_o)
 
 
@@ -181,7 +181,7 @@ def test_what_no_backward_can_use_is_refused(way, stand_in, found, route, leaves
     said = f"expected the .* that its forward saved, .*{found}.* hand back a tensor|Only Tensors of floating point .* can require gradients"
     for places in SAVED.values():
         with pytest.raises((scoremod.InvalidArgumentError, RuntimeError), match=said):
-            gradients_of_swapped(way, lambda place, x: stand_in(x) if place in places else x, leaves, d_o)
+            gradients_of_swapped(way, lambda place, x: stand_in(x) if place in places else x, leaves, d_o)  # noqa: B023
 
 
 @usable
@@ -189,7 +189,7 @@ def test_tensors_are_compared_without_pytorchs_guards_too(stand_in, leaves, d_o,
     monkeypatch.setattr(looks, "TensorGuards", None)
     execution._kept.clear()
     for places in SAVED.values():
-        gradients, given = gradients_of_swapped(by_unpack, lambda place, x: stand_in(x) if place in places else x, leaves, d_o)
+        gradients, given = gradients_of_swapped(by_unpack, lambda place, x: stand_in(x) if place in places else x, leaves, d_o)  # noqa: B023
         assert_right(gradients, given, d_o)
 
 
@@ -315,7 +315,7 @@ def test_all_that_other_calls_save_may_be_swapped(call, way, route, random):
     expected = gradients(lambda place, x: saved.setdefault(place, x))
     for place in saved:
         for name in ("dense", "packed", "backwards in memory", "part of a larger one", "between addresses"):
-            found = gradients(lambda at, x: swapped.SAME[name](x) if at == place else x)
+            found = gradients(lambda at, x: swapped.SAME[name](x) if at == place else x)  # noqa: B023
             print(place, name)
             for each, wanted in zip(found, expected, strict=True):
                 torch.testing.assert_close(each, wanted, rtol=1e-5, atol=1e-5)

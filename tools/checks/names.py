@@ -84,7 +84,7 @@ def read(lot, flags, folder):
         cwd=place, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False,
     ).stdout
     mistaken = re.findall(r"^(?:(/[^:]+):\d+:\d+: )?error: .*\[clang-diagnostic-error\]", said, flags=re.MULTILINE)
-    return said, [path for path in lot if str(path) in mistaken] or mistaken and lot
+    return said, [path for path in lot if str(path) in mistaken] or (mistaken and lot)
 
 
 def complaints(lot, flags, folder):

@@ -275,7 +275,7 @@ def main():
         except OSError:
             results.append({"part": part, "failures": [f"the process ended with {done.returncode}"], "wrong": [], "broken_captures": []})
     # The control says what PyTorch's own calls do to captures.
-    good = all(result.get("backends") == "none" or not result["failures"] and not result["wrong"] and not result["broken_captures"] for result in results)
+    good = all(result.get("backends") == "none" or (not result["failures"] and not result["wrong"] and not result["broken_captures"]) for result in results)
     with open(arguments.report, "w", encoding="utf-8") as report:
         json.dump({"machine": arguments.machine, "commit": arguments.commit, "good": good, "results": results}, report, indent=1)
     print("good" if good else "NOT good")

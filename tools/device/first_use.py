@@ -62,7 +62,9 @@ def compile_once(program, selection, running):
     attention = scoremod.Attention({**SIZES, "program": program}, **SELECTIONS[selection])
     seconds = time.perf_counter() - start
     work = scoremod.cache.statistics()
-    print(json.dumps({"start_ms": 1e3 * start, "seconds": seconds, "backend": attention.backend, "backward_backend": attention.backward_backend, **{k: _since(before[k], work[k]) for k in ("builds", "loads", "trials")}}))
+    backends = {"backend": attention.backend, "backward_backend": attention.backward_backend}
+    done = {kind: _since(before[kind], work[kind]) for kind in ("builds", "loads", "trials")}
+    print(json.dumps({"start_ms": 1e3 * start, "seconds": seconds, **backends, **done}))
 
 
 def _since(before, now):

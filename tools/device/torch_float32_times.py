@@ -39,14 +39,14 @@ def main():
         for causal in (False, True):
             case = ("causal f32" if causal else "full f32") + ("" if length == 4096 else f", {length} of {dim}")
             with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
-                report(case, "torch efficient", tensors, lambda: torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=causal), causal)
+                report(case, "torch efficient", tensors, lambda: torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=causal), causal)  # noqa: B023
             mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, length, length) if causal else None
             for precision in ("highest", "high"):
                 torch.set_float32_matmul_precision(precision)
                 torch.compiler.reset()
                 flex = torch.compile(flex_attention)
                 name = "flex with float32's products" if precision == "highest" else "flex with TF32's products"
-                report(case, name, tensors, lambda: flex(*tensors, block_mask=mask), causal)
+                report(case, name, tensors, lambda: flex(*tensors, block_mask=mask), causal)  # noqa: B023
             torch.set_float32_matmul_precision("highest")
 
 

@@ -91,7 +91,7 @@ def _from_python(name, value):
 
 
 def _described(value, dtype):
-    return f"dtype {dtype}" if isinstance(value, (jax.Array, np.ndarray)) and dtype != object else f"{value!r}"
+    return f"dtype {dtype}" if isinstance(value, (jax.Array, np.ndarray)) and dtype != np.dtype(object) else f"{value!r}"
 
 
 def whole(array):

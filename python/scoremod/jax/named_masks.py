@@ -85,9 +85,9 @@ def named_mask(mask_type, window, descriptor, seq_q, seq_kv):
             f"attn_mask_type: expected a type with padding beside a sequence_descriptor, found {mask_type!r}; add padding to it, or leave the descriptor out"
         )
     if positions is not None and ids is None:
-        raise InvalidArgumentError("sequence_descriptor: expected segment_ids beside segment_positions, found none")
+        raise InvalidArgumentError("sequence_descriptor: expected segment_ids beside segment_positions, found none; give SequenceDescriptor.from_segment_ids_and_pos(ids, positions)")
     if bottom_right and ids is not None:
-        raise InvalidArgumentError(f"attn_mask_type: expected no alignment at the end beside segment ids, found {mask_type!r}")
+        raise InvalidArgumentError(f"attn_mask_type: expected a type without bottom_right beside segment ids, found {mask_type!r}")
     ids, positions, sizes = _arrays("segment_ids", ids), _arrays("segment_positions", positions), _arrays("lengths", lengths)
     if left is None and right is None and ids is None:
         return None, lengths
@@ -131,7 +131,7 @@ def biased(score_mod, bias, bias_type, scale):
         return score_mod
     bias = jnp.asarray(bias)
     if bias.ndim != 4:
-        raise InvalidArgumentError(f"bias: expected 4 dimensions [batch, heads, seq_q, seq_kv], of which sizes of 1 repeat, found shape {bias.shape}")
+        raise InvalidArgumentError(f"bias: expected 4 dimensions [batch, heads, seq_q, seq_kv], where sizes of 1 broadcast, found shape {bias.shape}")
     factor = scale if bias_type == "pre_scale_bias" else 1.0
 
     def score(score, *indices):

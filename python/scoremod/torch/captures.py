@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.errors import UnsupportedError
 from scoremod.program import AXES
 from scoremod.torch.asked_sizes import evaluated
 from scoremod.torch.checked_integers import ANY, checked_int32

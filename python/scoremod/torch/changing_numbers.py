@@ -11,7 +11,7 @@ from scoremod.torch.asked_sizes import AskedExtents
 from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.function_keys import FLOAT, key_of
 from scoremod.torch.kept_traces import KeptTrace, keep_trace, known_trace, number_of, rebased, trace_key
-from scoremod.torch.open_numbers import IsRead, NumbersOfTrace, OpenNumber, tensor_of_number
+from scoremod.torch.open_numbers import NumbersOfTrace, OpenNumber, tensor_of_number
 from scoremod.torch.rebuilt_functions import Rebuilding, tells_kinds
 from scoremod.torch.trace import Tracer
 

@@ -18,7 +18,7 @@ from scoremod.torch.attributes import ABSENT, NotKnown, contents, item_of, look_
 from scoremod.torch.dtensors import is_sharded
 from scoremod.torch.function_texts import Item, reading_of
 from scoremod.torch.open_numbers import OpenNumber
-from scoremod.torch.pure_functions import is_pure, is_pure_builtin, is_seen
+from scoremod.torch.pure_functions import is_pure, is_seen
 
 _PLAIN = {int, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, type(Ellipsis)}
 # Stands before a float's text in a key, and nowhere else.
@@ -155,7 +155,7 @@ def _own_numbers(tensor):
     return tuple((name, each) for name, each in own if _is_number(each))
 
 
-def _read_function(function, key, tensors, depth, arguments={}):
+def _read_function(function, key, tensors, depth, arguments={}):  # noqa: B006 (read only)
     """arguments: name -> object, of those that the function is called with each time."""
     # By where its text is: functools.wraps gives a function of the user's the module of a library's.
     if function.__closure__ is None and not arguments and is_of_library(function.__globals__.get("__name__") or ""):

@@ -37,7 +37,7 @@ class Rebuilding:
         self._chosen, self._count = chosen, 0
         self.numbers, self.is_read = [], set()
 
-    def function(self, function, arguments={}):
+    def function(self, function, arguments={}):  # noqa: B006 (read only)
         """A copy of a function. arguments: name -> object, of those that it is called with each time."""
         if function.__closure__ is None and not arguments and is_of_library(function.__globals__.get("__name__") or ""):
             return function

@@ -71,6 +71,6 @@ def empty_like(tensor, dtype=None):
 
 def lying_as(tensor, look):
     """The tensor with the strides and the dtype of a Look of its shape and device; itself where it has another shape or device."""
-    if tensor.stride() == look.stride and tensor.dtype == look.dtype or tensor.shape != look.shape or tensor.device != look.device:
+    if (tensor.stride() == look.stride and tensor.dtype == look.dtype) or tensor.shape != look.shape or tensor.device != look.device:
         return tensor
     return look.empty().copy_(tensor)

@@ -131,7 +131,7 @@ def _expanded(index, rank):
     if Ellipsis in [each for each in index if not isinstance(each, torch.Tensor)]:
         at = next(i for i, each in enumerate(index) if each is Ellipsis)
         index = (*index[:at], *[slice(None)] * (rank - len(index) + 1), *index[at + 1 :])
-    plain = all(isinstance(each, (int, torch.Tensor)) and not isinstance(each, bool) or each == slice(None) for each in index)
+    plain = all((isinstance(each, (int, torch.Tensor)) and not isinstance(each, bool)) or each == slice(None) for each in index)
     return index if plain and len(index) <= rank else None
 
 
