@@ -150,7 +150,9 @@ FIGURES = {
         "commit": first_commit,
         "repetitions": item("options", "repetitions"),
         "worst_ratio": extreme("ratio", ".3f"),
-        "worst_ratio_case": lambda report: "`{case}` {direction}".format(**max((each for each in report["results"] if each.get("ratio")), key=lambda each: each["ratio"])),
+        "worst_ratio_case": lambda report: "`{case}` {direction}".format(
+            **max((each for each in report["results"] if each.get("ratio")), key=lambda each: each["ratio"])
+        ),
         "worst_host": lambda report: f"{max(host_ratios(report)):.2f}",
         "median_host": lambda report: f"{statistics.median(host_ratios(report)):.2f}",
         "worst_load": extreme("load_ms", ".1f"),

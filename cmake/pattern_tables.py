@@ -71,7 +71,7 @@ def generated(rows_by_source):
         text += f'    {{"{architecture}", "{version}", kDecisions{number}}},\n'
     text += "};\n\n}  // namespace\n\nextern const std::span<const ShippedPatterns> kShippedPatterns = kTables;\n"
     text += "extern const char* const kShippedPatternNames =\n"
-    text += "".join(f"    {json.dumps(name)[:-1]}\\0\"\n" for name in names)
+    text += "".join(f'    {json.dumps(name)[:-1]}\\0"\n' for name in names)
     return text + "    ;\n\n}  // namespace scoremod::backend::cudnn\n"
 
 

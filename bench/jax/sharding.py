@@ -33,9 +33,7 @@ def attentions(mesh, slopes):
     mods = zoo.alibi(slopes), zoo.causal()
     found = {name: (spec, lambda q, k, v: flex_attention(q, k, v, *mods)) for name, spec in SPECS.items()}
     for strategy in ("ring", "all_gather"):
-        part = functools.partial(
-            context_parallel_attention, score_mod=mods[0], mask_mod=mods[1], axis_name="devices", strategy=strategy, striped=True
-        )
+        part = functools.partial(context_parallel_attention, score_mod=mods[0], mask_mod=mods[1], axis_name="devices", strategy=strategy, striped=True)
         found[f"sequence_{strategy}"] = SEQUENCE, jax.shard_map(part, mesh=mesh, in_specs=SEQUENCE, out_specs=SEQUENCE)
     return found
 
@@ -50,7 +48,9 @@ def forward(attention, q, k, v, d_o):
 
 
 # The instructions that take time in XLA's text of a compiled program: calls, transfers, and passes over large arrays.
-RUNS = re.compile(r"= (?P<type>\(.*?\)|\S+) (?P<operation>custom-call|conditional|while|fusion|copy|async|(?:all|reduce|collective)-\w+)(?P<ends>-start|-done)?\(")
+RUNS = re.compile(
+    r"= (?P<type>\(.*?\)|\S+) (?P<operation>custom-call|conditional|while|fusion|copy|async|(?:all|reduce|collective)-\w+)(?P<ends>-start|-done)?\("
+)
 
 
 def schedule(compiled, problems):

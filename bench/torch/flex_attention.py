@@ -92,6 +92,7 @@ def measure(case, options):
     d_o = torch.randn_like(q)
     calls, record = {}, {}
     for name, attention in implementations(case, options).items():
+
         def forward(attention=attention):
             with torch.no_grad():
                 return attention(q, k, v)

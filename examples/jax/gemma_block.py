@@ -107,6 +107,7 @@ def random_inputs(shape, dtype=jnp.float32):
 
 def relative_error(result, truth):
     """In the 2-norm, the largest of all arrays."""
+
     def of(a, b):
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
         return np.linalg.norm(a - b) / np.linalg.norm(b)
@@ -132,8 +133,7 @@ def main():
         start = time.perf_counter()
         result = jax.block_until_ready(run(weights, x, d_output))
         seconds = time.perf_counter() - start
-        print(f"{name}: {1e3 * seconds:.1f} ms forward and backward, relative error {relative_error(result, truth):.1e} "
-              "from the dense block in float32")
+        print(f"{name}: {1e3 * seconds:.1f} ms forward and backward, relative error {relative_error(result, truth):.1e} from the dense block in float32")
 
 
 if __name__ == "__main__":

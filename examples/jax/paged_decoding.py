@@ -96,8 +96,7 @@ def paged_step(shape, dtype, params, cache, tokens, active):
 
     def attend(number, q, k, v):
         keys, values = (
-            cached[number].at[block, position % shape.block_size].set(new[:, 0], mode="drop")
-            for cached, new in ((cache.keys, k), (cache.values, v))
+            cached[number].at[block, position % shape.block_size].set(new[:, 0], mode="drop") for cached, new in ((cache.keys, k), (cache.values, v))
         )
         stored["k"].append(keys)
         stored["v"].append(values)

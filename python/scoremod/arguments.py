@@ -28,7 +28,9 @@ LEVELS = ("verified", "static")
 NEW_SIZES = (None, "wait", "serve")
 
 
-def compile_options(backend, threads, disabled_passes, device, *, backends=None, memory=None, max_workspace=None, autotune=False, level="verified", new_sizes=None):
+def compile_options(
+    backend, threads, disabled_passes, device, *, backends=None, memory=None, max_workspace=None, autotune=False, level="verified", new_sizes=None
+):
     chosen, usual = backend_names(backends), (backend, threads, device, memory, max_workspace, new_sizes)
     if not disabled_passes and not chosen and level == "verified" and not autotune and all(type(each) in _HASHED for each in usual):
         return _usual_options(*usual)

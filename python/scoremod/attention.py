@@ -53,8 +53,18 @@ class Attention:
     """
 
     def __init__(
-        self, problem, *, backend=None, backends=None, memory=None, max_workspace=None, autotune=False, new_sizes=None, threads=0, disabled_passes=(),
-        device=None
+        self,
+        problem,
+        *,
+        backend=None,
+        backends=None,
+        memory=None,
+        max_workspace=None,
+        autotune=False,
+        new_sizes=None,
+        threads=0,
+        disabled_passes=(),
+        device=None,
     ):
         selection = {"backends": backend_names(backends), "memory": memory, "max_workspace": max_workspace, "autotune": autotune, "new_sizes": new_sizes}
         self._arguments = (problem_text(problem), backend, threads, tuple(disabled_passes), device, selection)
@@ -135,8 +145,20 @@ class Attention:
         return self._workspace_bytes("backward")
 
     def forward(
-        self, q, k, v, operands=None, *, return_lse=False, return_max_logit=False, return_amax_o=False, scale=None, offsets=Offsets(),
-        dropout=DropoutState(), out=None, workspace=None,
+        self,
+        q,
+        k,
+        v,
+        operands=None,
+        *,
+        return_lse=False,
+        return_max_logit=False,
+        return_amax_o=False,
+        scale=None,
+        offsets=Offsets(),
+        dropout=DropoutState(),
+        out=None,
+        workspace=None,
     ):
         """Runs the forward pass and returns the output, or a tuple of the results that were asked for, in the order of these arguments.
 
@@ -175,7 +197,21 @@ class Attention:
         return o if len(returned) == 1 else tuple(results[name] for name in returned)
 
     def backward(
-        self, q, k, v, o, lse, d_o, operands=None, *, d_operands=None, scale=None, offsets=Offsets(), dropout=DropoutState(), out=None, workspace=None,
+        self,
+        q,
+        k,
+        v,
+        o,
+        lse,
+        d_o,
+        operands=None,
+        *,
+        d_operands=None,
+        scale=None,
+        offsets=Offsets(),
+        dropout=DropoutState(),
+        out=None,
+        workspace=None,
     ):
         """The Gradients, given what forward returned and the upstream gradient d_o, which lies as o does. The problem must have
         "backward": True. scale, offsets and dropout must be forward's.

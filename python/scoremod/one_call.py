@@ -12,7 +12,19 @@ from scoremod.unknown_arguments import refuse
 
 
 def attention(
-    q, k, v, *, score_mod="score", mask_mod=None, operands=None, layout="BSHD", scale=None, backend=None, return_lse=False, out=None, workspace=None,
+    q,
+    k,
+    v,
+    *,
+    score_mod="score",
+    mask_mod=None,
+    operands=None,
+    layout="BSHD",
+    scale=None,
+    backend=None,
+    return_lse=False,
+    out=None,
+    workspace=None,
     **unknown,
 ):
     """Attention in one call, forward only. What it compiles is kept for equal calls, whatever their arrays and scale (scoremod.cache).
@@ -46,9 +58,7 @@ def attention(
         "dtype": dtype,
         "layout": layout,
         "program": lines + ([] if mask_mod is None else [f"keep = {_expression(mask_mod, 'mask_mod')}"]),
-        "operands": [
-            {"name": name, "dtype": dtype_name(array.dtype, name), "shape": list(array.shape)} for name, (_, array) in given.items()
-        ],
+        "operands": [{"name": name, "dtype": dtype_name(array.dtype, name), "shape": list(array.shape)} for name, (_, array) in given.items()],
     }
     # A program that reads the scale has it as a constant.
     if scale is not None and re.search(r"\bqk_scale\b", f"{score_mod} {mask_mod}"):
@@ -91,8 +101,7 @@ def _array(value, name):
 def _operand(name, value):
     if not isinstance(value, (tuple, list)) or len(value) != 2 or not isinstance(value[0], str):
         raise InvalidArgumentError(
-            f"operands: expected for '{name}' a pair of axes and array, such as ('h, kv_idx', array) or ('table', array); "
-            f"found {type(value).__name__}"
+            f"operands: expected for '{name}' a pair of axes and array, such as ('h, kv_idx', array) or ('table', array); found {type(value).__name__}"
         )
     return value[0], _array(value[1], f"operand '{name}'")
 
@@ -103,8 +112,7 @@ def _check_read(operands, *expressions):
     for name in operands:
         if name not in read:
             raise InvalidArgumentError(
-                f"operands: expected operands that score_mod or mask_mod reads, found '{name}', which neither does; remove it, or "
-                "correct its name"
+                f"operands: expected operands that score_mod or mask_mod reads, found '{name}', which neither does; remove it, or correct its name"
             )
 
 
@@ -120,8 +128,7 @@ def _expression(value, name):
 def _sizes(layout, q, k, v):
     if not isinstance(layout, str) or sorted(layout) != sorted("BSHD") or any(array.ndim != 4 for array in (q, k, v)):
         raise InvalidArgumentError(
-            f"expected q, k and v with 4 dimensions in a layout of the letters B, S, H and D, found shapes {q.shape}, "
-            f"{k.shape}, {v.shape} in layout {layout!r}"
+            f"expected q, k and v with 4 dimensions in a layout of the letters B, S, H and D, found shapes {q.shape}, {k.shape}, {v.shape} in layout {layout!r}"
         )
     size = {name: dict(zip(layout, array.shape)) for name, array in {"q": q, "k": k, "v": v}.items()}
     return {

@@ -34,15 +34,12 @@ _NUMPY_NAMES = {"f32": "float32", "f16": "float16", "i32": "int32", "bool": "boo
 
 
 def dtype_name(dtype, name):
-    """"f32", "f16", "bf16", "i32", "bool", "e4m3" or "e5m2" for a NumPy dtype. Plain unsigned integers are nobody's: only a problem can say
+    """ "f32", "f16", "bf16", "i32", "bool", "e4m3" or "e5m2" for a NumPy dtype. Plain unsigned integers are nobody's: only a problem can say
     what they are. name: of the array, for the message."""
     for known, dtypes in DTYPES.items():
         if dtype == dtypes[0] and np.dtype(dtype).kind != "u":
             return known
-    raise InvalidArgumentError(
-        f"{name}: expected an array of float32, float16, bfloat16 (of ml_dtypes), int32 or bool, found {dtype}; "
-        f"{_conversion(dtype)}"
-    )
+    raise InvalidArgumentError(f"{name}: expected an array of float32, float16, bfloat16 (of ml_dtypes), int32 or bool, found {dtype}; {_conversion(dtype)}")
 
 
 def array_dtype(wanted, problem_dtype, given):
@@ -161,9 +158,7 @@ def operand_specs(problem):
     for operand in problem["operands"]:
         shape = tuple(operand["shape"])
         strides = tuple(operand.get("strides") or dense_strides(shape))
-        specs[operand["name"]] = TensorSpec(
-            f"operand '{operand['name']}'", operand["dtype"], shape, strides, operand.get("gradient", True)
-        )
+        specs[operand["name"]] = TensorSpec(f"operand '{operand['name']}'", operand["dtype"], shape, strides, operand.get("gradient", True))
     return specs
 
 

@@ -35,7 +35,9 @@ class Workspace:
     def taken(self, needed):
         """A Buffer of so many bytes, which nobody else gets meanwhile."""
         if not self._in_use.acquire(blocking=False):
-            raise InvalidArgumentError("workspace: expected one that no other call is using, found one in use; give each thread a scoremod.Workspace of its own")
+            raise InvalidArgumentError(
+                "workspace: expected one that no other call is using, found one in use; give each thread a scoremod.Workspace of its own"
+            )
         try:
             yield self._buffer(needed)
         finally:

@@ -48,7 +48,9 @@ def changes(golden, found):
     known = {struct for struct, *_ in golden}
     for struct in known - growing:
         before = {row for row in golden if row[0] == struct}
-        problems += [f"{struct} has no struct_size and may not change; found {' '.join(map(str, row))}" for row in found if row[0] == struct and row not in before]
+        problems += [
+            f"{struct} has no struct_size and may not change; found {' '.join(map(str, row))}" for row in found if row[0] == struct and row not in before
+        ]
     return problems
 
 

@@ -59,9 +59,7 @@ def compile_with(header, folder, words):
         path = Path(place, HEADER)
         path.parent.mkdir()
         path.write_text(header, encoding="utf-8")
-        return subprocess.run(
-            [words[0], f"-I{place}", *words[1:], "-fsyntax-only"], cwd=folder, capture_output=True, text=True, check=False
-        )
+        return subprocess.run([words[0], f"-I{place}", *words[1:], "-fsyntax-only"], cwd=folder, capture_output=True, text=True, check=False)
 
 
 def complaint(path, folder, words, header):

@@ -134,8 +134,8 @@ def test_dtypes_are_those_asked_for(scoremod):
 def planted(faulty_library):
     def run(fault, *arguments):
         environment = {**os.environ, "LD_PRELOAD": str(faulty_library), "SCOREMOD_TEST_FAULT": fault}
-        return subprocess.run([find_command(), *FEW, *arguments], env=environment, capture_output=True, text=True, timeout=60,
-                              check=False)
+        return subprocess.run([find_command(), *FEW, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False)
+
     return run
 
 

@@ -8,8 +8,16 @@ from built_command import ROOT
 
 DEVICES = ROOT / "src" / "backend" / "cudnn" / "devices"
 PROBLEM = {
-    "batch": 1, "heads_q": 2, "heads_kv": 1, "seq_q": 640, "seq_kv": 640, "dim_qk": 64, "dim_v": 64,
-    "dtype": "bf16", "program": {"mask_mod": ["causal"]}, "backward": True,
+    "batch": 1,
+    "heads_q": 2,
+    "heads_kv": 1,
+    "seq_q": 640,
+    "seq_kv": 640,
+    "dim_qk": 64,
+    "dim_v": 64,
+    "dtype": "bf16",
+    "program": {"mask_mod": ["causal"]},
+    "backward": True,
 }
 
 

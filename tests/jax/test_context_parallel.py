@@ -308,9 +308,7 @@ def test_a_fallback(strategy):
 
 def test_the_ring_gathers_nothing():
     q = dense.random_array(0, (B, S, H, D))
-    run = jax.shard_map(
-        functools.partial(context_parallel_attention, axis_name="seq"), mesh=MESH, in_specs=P(None, "seq"), out_specs=P(None, "seq")
-    )
+    run = jax.shard_map(functools.partial(context_parallel_attention, axis_name="seq"), mesh=MESH, in_specs=P(None, "seq"), out_specs=P(None, "seq"))
     text = jax.jit(jax.grad(lambda q: (run(q, q, q) ** 2).sum())).lower(q).compile().as_text()
     assert "collective-permute" in text and "all-gather" not in text
 

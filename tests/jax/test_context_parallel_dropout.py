@@ -73,7 +73,9 @@ def test_another_key_drops_others():
     expected = dropped(single)
     assert (dropped(parallel, jax.random.key(12)) != expected).mean() > 0.1
     # As a call of its own each shard begins at 0.
-    local = jax.shard_map(lambda q, k, v: flex_attention(q, k, v, dropout_rate=RATE, dropout_key=KEY), mesh=MESH, in_specs=P(None, "seq"), out_specs=P(None, "seq"))
+    local = jax.shard_map(
+        lambda q, k, v: flex_attention(q, k, v, dropout_rate=RATE, dropout_key=KEY), mesh=MESH, in_specs=P(None, "seq"), out_specs=P(None, "seq")
+    )
     part, whole = (np.asarray(o == 0)[:, S // SHARDS :] for o in (local(Q, K, UNIT), flex_attention(Q, K, UNIT, dropout_rate=RATE, dropout_key=KEY)))
     kept_by_both = ~part[..., : S // SHARDS] & ~whole[..., : S // SHARDS]
     assert kept_by_both.mean() < 0.9 * (1 - RATE)

@@ -195,7 +195,10 @@ def test_one_object_serves_several_threads_at_once():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"score_mod": lambda graph, score, tensors: tensors["slope"], "score_mod_tensors": {"cap": 1.0}}, "among score_mod_tensors \\('cap'\\), found 'slope'"),
+        (
+            {"score_mod": lambda graph, score, tensors: tensors["slope"], "score_mod_tensors": {"cap": 1.0}},
+            "among score_mod_tensors \\('cap'\\), found 'slope'",
+        ),
         ({"score_mod": lambda graph, score, tensors: graph.neg(graph.cmp_gt(score, score))}, "graph.neg: expected numbers of one type, found input of bool"),
         ({"score_mod_tensors": {}}, "score_mod_tensors require score_mod"),
         ({"score_mod": causal_bias, "score_mod_bprop_tensors": {"x": 1}}, "require score_mod_bprop"),

@@ -15,9 +15,7 @@ from scoremod.jax.jaxprs import inner_jaxprs
 from scoremod.jax.primitives import RULES
 
 # 0 and the ends of everything below, numbers close to them, and some where all is smooth.
-POINTS = np.asarray(
-    [x * sign for x in (0.0, 1e-30, 0.25, 0.5, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 7.3) for sign in (1, -1)], np.float32
-)
+POINTS = np.asarray([x * sign for x in (0.0, 1e-30, 0.25, 0.5, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 7.3) for sign in (1, -1)], np.float32)
 
 ONE_ARGUMENT = {
     "add": lambda x: x + 1.5,

@@ -261,6 +261,7 @@ def gained(x, y):
 
 gained.defvjp(lambda x, y: (gained(x, y), (x, y)), lambda kept, upstream: (upstream * kept[1] * 2, upstream * kept[0] * 3))
 
+
 @jax.custom_vjp
 def gained_by_shared(x, y):
     """y is equal on all shards, so that JAX expects its gradient to be, too."""

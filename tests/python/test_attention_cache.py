@@ -27,9 +27,7 @@ def counts_of(action):
     before = scoremod.cache.statistics()
     action()
     after = scoremod.cache.statistics()
-    return {
-        name: after[part][name] - before[part][name] for part in ("attentions", "compiled") for name in after[part] if name != "limit"
-    }
+    return {name: after[part][name] - before[part][name] for part in ("attentions", "compiled") for name in after[part] if name != "limit"}
 
 
 def test_an_equal_attention_is_compiled_once():

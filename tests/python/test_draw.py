@@ -100,7 +100,5 @@ def test_the_command_draws_each_example(path, tmp_path):
 
 def test_the_command_names_mistakes(tmp_path):
     (tmp_path / "problem.json").write_text(json.dumps({**PROBLEM, "program": ["value = scored"], "operands": []}))
-    done = subprocess.run(
-        [sys.executable, "-m", "scoremod", "draw", tmp_path / "problem.json", "-o", tmp_path / "map.png"], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-m", "scoremod", "draw", tmp_path / "problem.json", "-o", tmp_path / "map.png"], capture_output=True, text=True)
     assert done.returncode == 2 and "scored" in done.stderr and "Traceback" not in done.stderr

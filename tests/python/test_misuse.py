@@ -10,7 +10,11 @@ import pytest
 import scoremod
 
 PROBLEM = {
-    "batch": 1, "heads_q": 2, "seq_q": 3, "dim_qk": 4, "backward": True,
+    "batch": 1,
+    "heads_q": 2,
+    "seq_q": 3,
+    "dim_qk": 4,
+    "backward": True,
     "program": "operand slope: f32 [h]; operand n: i32 [b]; value = score * slope; keep = kv_idx < n",
 }
 SHAPE = (1, 3, 2, 4)
@@ -159,7 +163,10 @@ SLOPES = np.ones(2, np.float32)
         (dict(k=[[1.0]]), ["k:", "NumPy array", "list"]),
         (dict(q=np.ones(SHAPE)), ["q:", "float32", "float64"]),
         (dict(score_mod=2.0), ["score_mod:", "text", "float"]),
-        (dict(score_mod=lambda score, *indices: score), ["score_mod:", "text", "function", "write a function of Python as an expression", "scoremod.torch and scoremod.jax"]),
+        (
+            dict(score_mod=lambda score, *indices: score),
+            ["score_mod:", "text", "function", "write a function of Python as an expression", "scoremod.torch and scoremod.jax"],
+        ),
         (dict(mask_mod=True), ["mask_mod:", "text", "bool"]),
         (dict(operands={"slopes": SLOPES}), ["'slopes'", "pair", "ndarray"]),
         (dict(operands={"slopes": (SLOPES, "h")}), ["'slopes'", "pair"]),

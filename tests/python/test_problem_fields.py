@@ -52,7 +52,13 @@ def test_one_call_decides_about_each(monkeypatch):
     scoremod.attention(q, q, q, scale=1.0)
     assert bound["scale"] == 1.0
     # It has no backward and no shards; the scale and the LSE are asked of the call. Lengths are a mask_mod.
-    assert set(written) | BY_LAYOUT | PLACES | {"lengths", "sink", "dropout", "dropout_keys", "given_deltas", "max_logit", "scale", "backward", "stats", "index_offsets", "deterministic"} == FIELDS
+    assert (
+        set(written)
+        | BY_LAYOUT
+        | PLACES
+        | {"lengths", "sink", "dropout", "dropout_keys", "given_deltas", "max_logit", "scale", "backward", "stats", "index_offsets", "deterministic"}
+        == FIELDS
+    )
 
 
 def test_jax_decides_about_each(monkeypatch):
@@ -68,4 +74,7 @@ def test_jax_decides_about_each(monkeypatch):
     problems = list(map(json.loads, written))
     # Shards see true positions by operands that hold their offsets; the scale is asked of the call. Lengths are a
     # mask_mod that captures them.
-    assert problems and all(set(each) | BY_LAYOUT | PLACES | {"lengths", "sink", "dropout", "dropout_keys", "given_deltas", "max_logit", "scale", "index_offsets"} == FIELDS for each in problems)
+    assert problems and all(
+        set(each) | BY_LAYOUT | PLACES | {"lengths", "sink", "dropout", "dropout_keys", "given_deltas", "max_logit", "scale", "index_offsets"} == FIELDS
+        for each in problems
+    )

@@ -79,9 +79,22 @@ def read(lot, flags, folder):
     place, *options = flags[lot[0]]
     own = "^(" + "|".join([re.escape(str(ROOT)) + f"/(include|{'|'.join(FOLDERS)})/", *(re.escape(str(path)) + "$" for path in lot)]) + ")"
     said = subprocess.run(
-        [CLANG_TIDY, "--quiet", "--checks=-*,readability-identifier-naming", "--warnings-as-errors=*", f"--header-filter={own}",
-         source, "--", *options, "-ferror-limit=0"],
-        cwd=place, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False,
+        [
+            CLANG_TIDY,
+            "--quiet",
+            "--checks=-*,readability-identifier-naming",
+            "--warnings-as-errors=*",
+            f"--header-filter={own}",
+            source,
+            "--",
+            *options,
+            "-ferror-limit=0",
+        ],
+        cwd=place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=False,
     ).stdout
     mistaken = re.findall(r"^(?:(/[^:]+):\d+:\d+: )?error: .*\[clang-diagnostic-error\]", said, flags=re.MULTILINE)
     return said, [path for path in lot if str(path) in mistaken] or (mistaken and lot)

@@ -97,10 +97,21 @@ def in_process(program, selection, store, *options):
 
 def steps_of(timeline, start_ms):
     """In the order in which they began. Python's clock is the library's, CLOCK_MONOTONIC."""
-    steps = sorted((step for step in map(json.loads, timeline.read_text().splitlines()) if step["end_ms"] >= start_ms), key=lambda step: (step["begin_ms"], -step["end_ms"]))
+    steps = sorted(
+        (step for step in map(json.loads, timeline.read_text().splitlines()) if step["end_ms"] >= start_ms),
+        key=lambda step: (step["begin_ms"], -step["end_ms"]),
+    )
     threads = {}
-    return [{"step": step["step"], "what": step["what"], "begin_ms": round(step["begin_ms"] - start_ms, 1), "end_ms": round(step["end_ms"] - start_ms, 1),
-             "thread": threads.setdefault((step["process"], step["thread"]), len(threads))} for step in steps]
+    return [
+        {
+            "step": step["step"],
+            "what": step["what"],
+            "begin_ms": round(step["begin_ms"] - start_ms, 1),
+            "end_ms": round(step["end_ms"] - start_ms, 1),
+            "thread": threads.setdefault((step["process"], step["thread"]), len(threads)),
+        }
+        for step in steps
+    ]
 
 
 def show_steps(report, modifiers):

@@ -134,7 +134,9 @@ def flex_attention(
     gradient_scales = {"scale_dq": scale_dq, "scale_dk": scale_dk, "scale_dv": scale_dv, "descale_d_o": descale_d_o}
     factors, dtype_o = checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return_amax_o)
     if sink is not None and (scale_o is not None or return_amax_o):
-        raise UnsupportedError("sink: expected no scale_o and no return_amax_o beside it, found one: they apply to the output before the sink does. Scale the output afterwards")
+        raise UnsupportedError(
+            "sink: expected no scale_o and no return_amax_o beside it, found one: they apply to the output before the sink does. Scale the output afterwards"
+        )
     rate = checked_rate(dropout_rate)
     keys = functools.partial(call_keys, dropout_key)
     options = CallOptions(bool(deterministic), rate, bool(return_max_logit), dtype_o, bool(return_amax_o), *counts(factors))
@@ -289,7 +291,9 @@ def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, 
             warn_of_large_operands(_computed_by_xla(traced), "XLA", 4)
             return _run(traced.call, query, key, value, [source.array() for source in traced.sources] + keys, with_lse)
     if options.factors:
-        raise UnsupportedError(f"expected query, key and value of 16 bits or more on XLA, found {query.dtype}; convert them with .astype(jnp.bfloat16), or use another backend")
+        raise UnsupportedError(
+            f"expected query, key and value of 16 bits or more on XLA, found {query.dtype}; convert them with .astype(jnp.bfloat16), or use another backend"
+        )
     dtype_of(query, key, value, on_xla=True)
     with comparable():
         o, lse, largest = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout, dropout=(options.dropout, keys))

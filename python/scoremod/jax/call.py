@@ -69,7 +69,12 @@ class Call(NamedTuple):
     def bound(self):
         """The names of the arrays after the operands (docs/problem.md), in their order."""
         options = ((self.lengths, "lengths_kv"), (self.sink, "sink"), (self.dropout, "dropout_keys"))
-        return (*(() if self.place is None else self.place.bound), *(name for given, name in options if given), *FACTORS[: self.factors], *GRADIENT_FACTORS[: self.gradient_factors])
+        return (
+            *(() if self.place is None else self.place.bound),
+            *(name for given, name in options if given),
+            *FACTORS[: self.factors],
+            *GRADIENT_FACTORS[: self.gradient_factors],
+        )
 
     def sizes(self, q, k, v):
         """The Sizes of these arrays or shapes."""
@@ -105,7 +110,7 @@ def dtype_of(q, k, v, *, on_xla=False, float8=False):
             return q.dtype
         raise UnsupportedError(
             "expected query, key and value of float32, float16 or bfloat16, found float64, which JAX makes of Python's and NumPy's numbers with "
-            "jax_enable_x64: convert them with .astype(jnp.float32), or compute in float64 on XLA with backend=\"xla\""
+            'jax_enable_x64: convert them with .astype(jnp.float32), or compute in float64 on XLA with backend="xla"'
         )
     if len(set(dtypes.values())) != 1 or _DTYPE_NAMES.get(np.dtype(q.dtype)) not in allowed:
         found = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())

@@ -49,9 +49,7 @@ def _check_fits(cached, key):
     batch, length, *rest = cached.shape
     if (batch, *rest) == (key.shape[0], *key.shape[2:]) and key.shape[1] <= length:
         return
-    raise InvalidArgumentError(
-        f"decode: expected keys of shape {(batch, f'at most {length}', *rest)}, as the cache was made for by init(), found {key.shape}"
-    )
+    raise InvalidArgumentError(f"decode: expected keys of shape {(batch, f'at most {length}', *rest)}, as the cache was made for by init(), found {key.shape}")
 
 
 def at_positions(function, first, query):

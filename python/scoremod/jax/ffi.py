@@ -53,8 +53,7 @@ def register():
                 _register_handlers(handlers, platform, ending, kind, stages[ending])
     except (OSError, AttributeError) as error:
         raise EnvironmentError(
-            f"expected {FILE_NAME} of this version of scoremod at {place}; found: {error}. Run ./dev build, or set "
-            "SCOREMOD_JAX_LIBRARY to the file"
+            f"expected {FILE_NAME} of this version of scoremod at {place}; found: {error}. Run ./dev build, or set SCOREMOD_JAX_LIBRARY to the file"
         ) from None
     return handlers
 

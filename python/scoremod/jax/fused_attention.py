@@ -51,9 +51,7 @@ def fused_attention(
     if layout is None:
         layout = "BSHD"
         warn_of_heads_before_positions(query, key, 2)
-    modifier = graph_modifier(
-        sizes_of(layout, query, key, value), score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop
-    )
+    modifier = graph_modifier(sizes_of(layout, query, key, value), score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop)
     return flex_attention(query, key, value, modifier, layout=layout, **options)
 
 

@@ -52,8 +52,7 @@ def parsed_mask_type(name):
             found.append(part)
     if name != "no_mask" and (rest != "_" or not found or found == ["bottom_right"] or found == ["padding", "bottom_right"]):
         raise InvalidArgumentError(
-            f'attn_mask_type: expected "no_mask", "padding", "causal", "causal_bottom_right", "padding_causal" or "padding_causal_bottom_right", '
-            f"found {name!r}"
+            f'attn_mask_type: expected "no_mask", "padding", "causal", "causal_bottom_right", "padding_causal" or "padding_causal_bottom_right", found {name!r}'
         )
     return _MaskType(*(part in found for part in _PARTS))
 
@@ -85,7 +84,9 @@ def named_mask(mask_type, window, descriptor, seq_q, seq_kv):
             f"attn_mask_type: expected a type with padding beside a sequence_descriptor, found {mask_type!r}; add padding to it, or leave the descriptor out"
         )
     if positions is not None and ids is None:
-        raise InvalidArgumentError("sequence_descriptor: expected segment_ids beside segment_positions, found none; give SequenceDescriptor.from_segment_ids_and_pos(ids, positions)")
+        raise InvalidArgumentError(
+            "sequence_descriptor: expected segment_ids beside segment_positions, found none; give SequenceDescriptor.from_segment_ids_and_pos(ids, positions)"
+        )
     if bottom_right and ids is not None:
         raise InvalidArgumentError(f"attn_mask_type: expected a type without bottom_right beside segment ids, found {mask_type!r}")
     ids, positions, sizes = _arrays("segment_ids", ids), _arrays("segment_positions", positions), _arrays("lengths", lengths)

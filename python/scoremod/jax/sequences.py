@@ -41,9 +41,7 @@ class Sequences:
         self.batch = q_offsets.shape[0] - 1
         self._tokens = tokens
         # Tokens before the first and after the last sequence are sequences of their own, which have no keys or no queries.
-        self._outside = [
-            0 if _covers(offsets, count) else -(-count // longest) for offsets, count, longest in zip(self._offsets, tokens, self._longest)
-        ]
+        self._outside = [0 if _covers(offsets, count) else -(-count // longest) for offsets, count, longest in zip(self._offsets, tokens, self._longest)]
 
     def of(self, key, value):
         """The sequences of other keys and values of these lengths."""
@@ -72,9 +70,7 @@ class Sequences:
 
     def tokens_places(self):
         """((number of the sequence, position in it) of each query token, the same of each key token)."""
-        return [
-            (sequence, jnp.arange(count, dtype=jnp.int32) - first) for (sequence, first), count in zip(self._sequences, self._tokens)
-        ]
+        return [(sequence, jnp.arange(count, dtype=jnp.int32) - first) for (sequence, first), count in zip(self._sequences, self._tokens)]
 
     def _with_outside(self, number):
         """Offsets that begin at 0 and end at the tokens."""

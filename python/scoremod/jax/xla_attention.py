@@ -52,7 +52,7 @@ def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout, dropout=(0.0, 
     decides which weights are dropped: the call's keys, and before them the three arrays of shares_at for tokens that are elsewhere."""
     if explicit_axes(q):
         raise UnsupportedError(
-            "backend=\"xla\": expected arrays on no mesh or on one with automatic axes, found explicit axes "
+            'backend="xla": expected arrays on no mesh or on one with automatic axes, found explicit axes '
             f"{explicit_axes(q)}; call it in a function that jax.sharding.auto_axes wraps, which takes the captured arrays as arguments, too"
         )
     order = [layout.index(letter) for letter in "BHSD"]
@@ -159,9 +159,7 @@ def _tangents(functions, varied, point, given):
 
     def step(state, first, k, v, d_k, d_v):
         row, sums = state
-        scores, d_scores = jax.jvp(
-            functools.partial(scores_of, first), (q, k, scale, some), (d_q, d_k, d_scale, [tangents[i + 4] for i in chosen])
-        )
+        scores, d_scores = jax.jvp(functools.partial(scores_of, first), (q, k, scale, some), (d_q, d_k, d_scale, [tangents[i + 4] for i in chosen]))
         p = jnp.exp(scores - shift[..., None]) / divisor[..., None]
         weighted = jnp.where(jnp.isneginf(scores), 0, p * d_scores)
         share = functions.shares(arrays, p, first)

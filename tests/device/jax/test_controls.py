@@ -65,7 +65,10 @@ def _with_zero_gradient(which, q, k, v, score_mod, mask_mod):
 @pytest.mark.parametrize(
     "wrong",
     [
-        without_score_mod, with_identity_backward, _with_zero_output, _with_zero_lse,
+        without_score_mod,
+        with_identity_backward,
+        _with_zero_output,
+        _with_zero_lse,
         *(functools.partial(_with_zero_gradient, i) for i in range(3)),
     ],
     ids=["no modifier", "identity backward", "zero output", "zero lse", "zero dq", "zero dk", "zero dv"],
