@@ -57,7 +57,7 @@ def operands():
         (dict(scale=1e300), ["scale"]),
         (dict(offsets={"query": 1}), ["offsets:", "scoremod.Offsets"]),
         (dict(offsets=(1, 2, 3, 4, 5)), ["offsets:", "scoremod.Offsets"]),
-        (dict(offsets=(0, 0, 0, 2**31)), ["offsets.key", "32 bits"]),
+        (dict(offsets=(0, 0, 0, 2**31)), ["offsets.key", "32-bit"]),
         (dict(offsets=(0, 0.5, 0, 0)), ["offsets.head", "integer"]),
     ],
 )
@@ -112,7 +112,7 @@ def test_bad_problems(problem, words):
     [
         (dict(backend="abacus"), ["abacus", "reference"]),
         (dict(threads=-1), ["threads"]),
-        (dict(threads=2**40), ["threads", "32 bits"]),
+        (dict(threads=2**40), ["threads", "32-bit"]),
         (dict(disabled_passes=["nap"]), ["nap"]),
         (dict(backend=7), ["backend", "7"]),
     ],
