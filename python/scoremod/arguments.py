@@ -42,9 +42,9 @@ _HASHED = (str, int, type(None))
 
 
 @functools.lru_cache(maxsize=256)
-def _usual_options(*usual):
+def _usual_options(backend, threads, device, memory, max_workspace, new_sizes):
     """The options that PyTorch passes for each new size; nobody writes into them."""
-    return _options(*usual, (), (), False, "verified")
+    return _options(backend, threads, device, memory, max_workspace, new_sizes, (), (), False, "verified")
 
 
 def _options(backend, threads, device, memory, max_workspace, new_sizes, disabled_passes, chosen, autotune, level):

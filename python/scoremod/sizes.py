@@ -17,7 +17,7 @@ class Sizes(NamedTuple):
     dim_qk: int
     dim_v: int
 
-    def axes(self):
+    def axes(self) -> dict[str, int]:
         """axis -> the size of the score along it."""
         return dict(zip(AXES, (self.batch, self.heads_q, self.seq_q, self.seq_kv)))
 
@@ -52,7 +52,8 @@ def sizes_of(layout, q, k, v, *, may_be_empty=False):
     if size["query"]["H"] % max(size["key"]["H"], 1) or (size["query"]["H"] > 0) != (size["key"]["H"] > 0):
         raise InvalidArgumentError(f"query: expected a number of heads that is a multiple of key's {size['key']['H']}, found {size['query']['H']}")
     return Sizes(
-        *(size["query"][letter] for letter in "BH"),
+        size["query"]["B"],
+        size["query"]["H"],
         size["key"]["H"],
         size["query"]["S"],
         size["key"]["S"],

@@ -41,7 +41,7 @@ def _place():
 
 
 @functools.cache
-def register():
+def register() -> ctypes.CDLL:
     """Loads the library and registers its handlers, once; the library. Raises EnvironmentError. JAX's devices are there from then on, so that
     jax.distributed.initialize() comes before."""
     place = _place()

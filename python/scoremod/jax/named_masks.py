@@ -1,8 +1,11 @@
 """Masks, windows and biases by the names that Flax's attention modules take, as score functions: they run on every backend, and beside any score_mod."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from scoremod.errors import InvalidArgumentError
 
@@ -18,17 +21,19 @@ class SequenceDescriptor(NamedTuple):
     segment_positions: likewise the positions within the sequences; without them those in the array, which are right for a causal mask where
         queries and keys are in the same places."""
 
-    lengths: tuple | None = None
-    segment_ids: tuple | None = None
-    segment_positions: tuple | None = None
+    lengths: tuple[ArrayLike, ArrayLike] | None = None
+    segment_ids: tuple[ArrayLike, ArrayLike] | None = None
+    segment_positions: tuple[ArrayLike, ArrayLike] | None = None
 
     @classmethod
-    def from_seqlens(cls, lengths):
+    def from_seqlens(cls, lengths: ArrayLike | tuple[ArrayLike, ArrayLike]) -> SequenceDescriptor:
         """lengths: of queries and keys alike, or a pair."""
         return cls(lengths=_pair(lengths))
 
     @classmethod
-    def from_segment_ids_and_pos(cls, segment_ids, segment_positions=None):
+    def from_segment_ids_and_pos(
+        cls, segment_ids: ArrayLike | tuple[ArrayLike, ArrayLike], segment_positions: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None
+    ) -> SequenceDescriptor:
         """Arrays for queries and keys alike, or pairs of them."""
         return cls(segment_ids=_pair(segment_ids), segment_positions=None if segment_positions is None else _pair(segment_positions))
 
