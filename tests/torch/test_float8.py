@@ -140,8 +140,8 @@ def test_explain_names_the_dtype(random):
         ({"descale_v": -torch.ones(1)}, "'descale_v': expected a positive finite factor, found -1"),
         ({"descale_v": torch.ones(1, device="meta")}, "descale_v: expected a tensor on cpu, where query is, found one on meta"),
         ({"out_dtype": torch.int32}, "out_dtype: expected one of"),
-        ({"out_dtype": torch.float8_e4m3fn}, "scale_o: expected one with an out_dtype of eight bits, and with no other; found none"),
-        ({"scale_o": 2.0}, "scale_o: expected one with an out_dtype of eight bits"),
+        ({"out_dtype": torch.float8_e4m3fn}, "scale_o: expected one with an FP8 out_dtype and none with another, found none"),
+        ({"scale_o": 2.0}, "scale_o: expected one with an FP8 out_dtype and none with another, found one"),
     ],
 )
 def test_mistakes(options, message, random):
@@ -157,7 +157,7 @@ def test_what_is_refused_by_name(random):
             flex_attention(*floats, enable_gqa=True, **{name: value})
     with pytest.raises(scoremod.InvalidArgumentError, match="one dtype"):
         flex_attention(q, k.to(FORMATS[1]), v, enable_gqa=True)
-    with pytest.raises(scoremod.UnsupportedError, match="query: expected no gradient with respect to a tensor of eight bits"):
+    with pytest.raises(scoremod.UnsupportedError, match="query: expected no gradient with respect to an FP8 tensor"):
         flex_attention(q.clone().requires_grad_(), k, v, enable_gqa=True)
     slopes = torch.ones(HEADS, requires_grad=True)
     with pytest.raises(scoremod.UnsupportedError, match="out_dtype: expected 16 bits or more of an output that is differentiated"):

@@ -94,5 +94,5 @@ def test_stripes_are_dealt_out_in_turn_and_come_back():
     x = torch.randn(2, 3, 12, 4)
     for tokens in (1, 2, 3):
         assert torch.equal(unstripe(stripe(x, 2, -2, tokens), 2, 2, tokens), x)
-    with pytest.raises(scoremod.InvalidArgumentError, match="striped: expected whether, or a number of tokens, found -1"):
+    with pytest.raises(scoremod.InvalidArgumentError, match="striped: expected True, False or a number of tokens, found -1"):
         Stripes.of(2, 12, -1)

@@ -115,7 +115,7 @@ def _attention_of(described, template, call, key, threads):
     structure = (key, sizes.dim_qk, sizes.dim_v, paged and paged["block_size"], *((name, operand.dtype, len(operand.shape), operand.gradient) for name, operand in named_operands))
     compiled = _open.get(structure)
     if compiled is None:
-        opened = None if sized is None else dict.fromkeys(sized)
+        opened = None if sized is None else {name: None for name in sized}
         if paged:
             opened["paged"] = {"block_size": paged["block_size"], "blocks": None, "blocks_per_sequence": None}
         device = key[-1]

@@ -32,7 +32,7 @@ def _set_grad_enabled(enabled):
 
 
 class Operations(TorchDispatchMode):
-    """What is called below autograd goes to the tracer."""
+    """A mode that sends all calls below autograd to the tracer."""
 
     def __init__(self, tracer):
         super().__init__()
@@ -43,9 +43,11 @@ class Operations(TorchDispatchMode):
 
 
 class Functions(TorchFunctionMode):
-    """What is called above autograd: tensors are indexed by tensors, where PyTorch would ask a 0-dim one for its number; numbers aren't to be
-    read; what has captured tensors alone is computed in the transformations that they have; and the tracer is told of questions whose answers no
-    key of a trace holds."""
+    """A mode for calls above autograd.
+
+    - Tensors are indexed by tensors, where PyTorch would ask a 0-dim one for its number; reading numbers is refused.
+    - Calls with captured tensors alone are computed, in the transformations that these have.
+    - The tracer learns of questions whose answers no key of a trace holds."""
 
     def __init__(self, tracer, stack):
         super().__init__()
