@@ -28,7 +28,7 @@ def time_of(digits=2, **wanted):
 
 
 def item(*path, form=""):
-    """What stands in the record at this path, in Python's format `form`."""
+    """A figure: the value in the record at this path, in Python's format `form`."""
 
     def figure(report):
         for key in path:
@@ -55,7 +55,7 @@ def host_ratios(report):
 
 
 def first_commit(report):
-    """Of a record with rows of several calls, the commit of most."""
+    """The commit of a record; of most rows, where they are of several calls."""
     return re.match(r"[0-9a-f]{7}", report["commit"]).group()
 
 
@@ -87,12 +87,12 @@ def rate(direction):
 
 
 def part_of_ring(*parts):
-    """What parts of two shards take, forward and backward."""
+    """A figure: the time of parts of two shards, forward and backward."""
     return lambda report: f"{max(each['forward_and_backward']['ms'] for each in report['parts'] if each['part'] in parts):.1f}"
 
 
 def ring_kernels(report):
-    """Of a ring of two shards the kernels: the slower device has the own part and one of the other's."""
+    """The time of the kernels of a ring of two shards. The slower device has its own part and one of the other's."""
     times = {each["part"]: each["forward_and_backward"]["ms"] for each in report["parts"]}
     return f"{times[0] + times[1]:.1f}"
 
@@ -150,7 +150,9 @@ FIGURES = {
         "commit": first_commit,
         "repetitions": item("options", "repetitions"),
         "worst_ratio": extreme("ratio", ".3f"),
-        "worst_ratio_case": lambda report: "`{case}` {direction}".format(**max((each for each in report["results"] if each.get("ratio")), key=lambda each: each["ratio"])),
+        "worst_ratio_case": lambda report: "`{case}` {direction}".format(
+            **max((each for each in report["results"] if each.get("ratio")), key=lambda each: each["ratio"])
+        ),
         "worst_host": lambda report: f"{max(host_ratios(report)):.2f}",
         "median_host": lambda report: f"{statistics.median(host_ratios(report)):.2f}",
         "worst_load": extreme("load_ms", ".1f"),
@@ -251,7 +253,7 @@ def with_figures(page, name, root):
     return written
 
 
-# A number that somebody measured: with a unit of time or of speed, a part in percent, a ratio of times, a count of results, or the commit that was measured.
+# A measured number: with a unit of time or speed, a percentage, a ratio of times, a count of results, or the commit that was measured.
 NUMBER = r"(?<![\w.#/-])\d+(?:,\d{3})*(?:\.\d+)?"
 UNITS = r"(?:ms|us|ns|s|seconds|minutes|TFLOP/s|TF/s|GB/s|%|times)"
 COUNTED = r"(?:right|wrong|refused|crashed|results)"

@@ -40,7 +40,7 @@ def draw_ratios(axes, ratios, limit, label):
 
 
 def panels_of(report, rows):
-    """What is drawn of these rows: functions that draw a panel each."""
+    """Functions that draw a panel of these rows each."""
     on_device = report["machine"].get("device") is not None
     time_limit = MAX_TIME_OVER_REFERENCE if on_device else None
     panels = [
@@ -48,8 +48,7 @@ def panels_of(report, rows):
         lambda axes: draw_ratios(axes, [value(row, "ratio") for row in rows], time_limit, "time / reference's time"),
     ]
     if on_device:
-        panels.append(lambda axes: draw_ratios(axes, [host_ratio(row) for row in rows], MAX_HOST_TIME_OVER_REFERENCE,
-                                               "host time of a call / reference's"))
+        panels.append(lambda axes: draw_ratios(axes, [host_ratio(row) for row in rows], MAX_HOST_TIME_OVER_REFERENCE, "host time of a call / reference's"))
     return panels
 
 
@@ -67,16 +66,22 @@ def draw(report, path):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    directions = [direction for direction in ("forward", "backward")
-                  if any(row["direction"] == direction and row["ms"] is not None for row in report["results"])]
-    rows = {direction: [row for row in report["results"] if row["direction"] == direction and row["ms"] is not None]
-            for direction in directions}
+    directions = [
+        direction for direction in ("forward", "backward") if any(row["direction"] == direction and row["ms"] is not None for row in report["results"])
+    ]
+    rows = {direction: [row for row in report["results"] if row["direction"] == direction and row["ms"] is not None] for direction in directions}
     if not directions:
         sys.exit("there is no measured case to draw")
     columns = len(panels_of(report, []))
     height = 1.2 + sum(0.8 + 0.3 * len(rows[direction]) for direction in directions)
-    figure, grid = plt.subplots(len(directions), columns, figsize=(4.2 * columns, height), sharey="row", squeeze=False,
-                                height_ratios=[len(rows[direction]) + 1 for direction in directions])
+    figure, grid = plt.subplots(
+        len(directions),
+        columns,
+        figsize=(4.2 * columns, height),
+        sharey="row",
+        squeeze=False,
+        height_ratios=[len(rows[direction]) + 1 for direction in directions],
+    )
     for line, direction in zip(grid, directions):
         for axes, panel in zip(line, panels_of(report, rows[direction])):
             panel(axes)

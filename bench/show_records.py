@@ -98,7 +98,7 @@ def written(page, path, root):
 
 
 def outdated(root):
-    """What shows another record than the committed one: [(its path, a function that brings it up to date)]."""
+    """Pages and pictures that show another record than the committed one: [(path, a function that updates it)]."""
     found = []
     for name, (record, drawer) in PICTURES.items():
         picture, record = root / name, root / record

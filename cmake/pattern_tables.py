@@ -3,7 +3,7 @@
 
 usage: pattern_tables.py OUTPUT.cpp TABLE.json...
 
-Of all rows of a pattern in one direction, for many rows or for one, the worst verdict and the longest time count, as in
+A pattern in one direction, for many rows or for one, has the worst verdict and the longest time of its rows in the tables. So does
 PatternTable::parse() (src/backend/cudnn/patterns/pattern_table.cpp); a test holds the two to each other.
 """
 
@@ -71,7 +71,7 @@ def generated(rows_by_source):
         text += f'    {{"{architecture}", "{version}", kDecisions{number}}},\n'
     text += "};\n\n}  // namespace\n\nextern const std::span<const ShippedPatterns> kShippedPatterns = kTables;\n"
     text += "extern const char* const kShippedPatternNames =\n"
-    text += "".join(f"    {json.dumps(name)[:-1]}\\0\"\n" for name in names)
+    text += "".join(f'    {json.dumps(name)[:-1]}\\0"\n' for name in names)
     return text + "    ;\n\n}  // namespace scoremod::backend::cudnn\n"
 
 

@@ -18,7 +18,7 @@ from scipy.optimize import nnls
 
 ROOT = Path(__file__).resolve().parent.parent
 DIRECTIONS = ("forward", "backward")
-# Of the bench's times: what they are longer by under steady load (attention_time.cpp).
+# The factor of the bench's times under steady load (attention_time.cpp).
 STEADY_LOAD = 1.1
 # Timed with another lowering than today's, or with what no lowering writes.
 LEFT_OUT = {("zoo.documents", "forward"), ("adjoint.unguarded", "forward"), ("adjoint.unguarded", "backward")}

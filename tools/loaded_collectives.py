@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Whether XLA's CPU client computes the same with a program that it has compiled and one that it has loaded from JAX's compilation cache, where arrays
-are passed around several devices in loops. Nothing of scoremod is in it.
+"""Tests whether XLA's CPU client computes the same with a compiled program as with one loaded from JAX's compilation cache. Its programs pass
+arrays around several devices in loops. Nothing of scoremod is in it.
 
     tools/loaded_collectives.py
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 # cudaErrorNoDevice and CUDA_ERROR_NO_DEVICE; in the other libraries' enumerations it is an error, too.
 NO_DEVICE = 100
-# What is stood in for, be it there or not: what is found on some machine may be of another version.
+# The libraries that get a stand-in, even where the real one is installed: that may be of another version.
 NVIDIA = re.compile(r"lib(cu(?!rl)|nccl|nv)")
 
 _NEEDED = re.compile(r"\(NEEDED\).*\[(?P<name>[^]]+)\]")
@@ -101,13 +101,13 @@ def compile_stand_in(folder, name, versions):
         text.write_text("\n".join(source) + "\n")
         exports.write_text("\n".join(script) + "\n")
         linked = [f"-Wl,--version-script={exports}"] if script else []
-        # What the compiler knows of functions such as these is no concern here: nobody calls them with success.
+        # The compiler's knowledge of built-in functions doesn't matter: nobody calls these with success.
         command = ["gcc", "-shared", "-fPIC", "-w", "-fno-builtin", f"-Wl,-soname,{name}", *linked, "-o", str(folder / name), str(text)]
         subprocess.run(command, check=True)
 
 
 def stand_ins_in(folder):
-    """Those of an earlier run."""
+    """The stand-ins of an earlier run."""
     return [library.name for library in folder.glob("*.so*") if NVIDIA.match(library.name)]
 
 

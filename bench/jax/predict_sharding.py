@@ -46,11 +46,9 @@ class Prediction(NamedTuple):
 
 
 def seconds_per_pair(record):
-    """Of one head's query with a key that a causal mask keeps, forward and backward together."""
+    """The time of one head's query with a key that a causal mask keeps, forward and backward together."""
     (measured,) = [
-        each
-        for each in record["results"]
-        if (each["case"], each["implementation"], each["direction"]) == ("causal", "scoremod", "forward_and_backward")
+        each for each in record["results"] if (each["case"], each["implementation"], each["direction"]) == ("causal", "scoremod", "forward_and_backward")
     ]
     options = record["options"]
     return measured["ms"] / 1e3 / (options["batch"] * options["heads"] * options["seq"] ** 2 / 2)

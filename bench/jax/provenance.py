@@ -1,4 +1,4 @@
-"""Where a result comes from: the machine, the versions and the commit that a committed file names."""
+"""The origin of a result: the machine, the versions and the commit that a committed file names."""
 
 import os
 import platform

@@ -2,8 +2,8 @@
 
 usage: PYTHONPATH=python .venv/bin/python bench/jax/sharding.py OUTPUT.json [--seq N] ... [--dtype float32] [--parts]
 
---parts says where the time goes: it also times the forward alone, and on one device the attention of each part of a ring's step, and prints what runs in
-which order: calls with the numbers of their problems, which are listed once, transfers and passes over memory.
+--parts breaks the time down. It also times the forward alone, and on one device the attention of each part of a ring's step. It prints the
+order in which a program runs calls, transfers and passes over memory; calls have the numbers of their problems, which are listed once.
 """
 
 import argparse
@@ -33,9 +33,7 @@ def attentions(mesh, slopes):
     mods = zoo.alibi(slopes), zoo.causal()
     found = {name: (spec, lambda q, k, v: flex_attention(q, k, v, *mods)) for name, spec in SPECS.items()}
     for strategy in ("ring", "all_gather"):
-        part = functools.partial(
-            context_parallel_attention, score_mod=mods[0], mask_mod=mods[1], axis_name="devices", strategy=strategy, striped=True
-        )
+        part = functools.partial(context_parallel_attention, score_mod=mods[0], mask_mod=mods[1], axis_name="devices", strategy=strategy, striped=True)
         found[f"sequence_{strategy}"] = SEQUENCE, jax.shard_map(part, mesh=mesh, in_specs=SEQUENCE, out_specs=SEQUENCE)
     return found
 
@@ -49,12 +47,14 @@ def forward(attention, q, k, v, d_o):
     return attention(q, k, v)
 
 
-# What takes time in XLA's text of a compiled program: calls and transfers, and passes over large arrays.
-RUNS = re.compile(r"= (?P<type>\(.*?\)|\S+) (?P<operation>custom-call|conditional|while|fusion|copy|async|(?:all|reduce|collective)-\w+)(?P<ends>-start|-done)?\(")
+# The instructions that take time in XLA's text of a compiled program: calls, transfers, and passes over large arrays.
+RUNS = re.compile(
+    r"= (?P<type>\(.*?\)|\S+) (?P<operation>custom-call|conditional|while|fusion|copy|async|(?:all|reduce|collective)-\w+)(?P<ends>-start|-done)?\("
+)
 
 
 def schedule(compiled, problems):
-    """What a compiled program runs in which order, and its problems, each with the number in `problems` that it has or gets there."""
+    """The instructions of a compiled program in their order, and its problems. Each problem has its number in `problems`, or gets one there."""
     lines, is_inside_of_a_pass = [], False
     for line in compiled.as_text().splitlines():
         found = RUNS.search(line)

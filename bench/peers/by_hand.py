@@ -3,9 +3,9 @@
 
 usage: by_hand.py REPORT.json BENCH.json
 
-A row's `ms` is scoremod's time on cuDNN in that report by what the graph that bench/cudnn_graph.cpp writes for the case takes of it, in turns, in the
-benchmark: that takes several sets of tensors in turn, so that no call finds its own in a cache, and its times are no peers of others'. They are
-`reference_ms` and `ours_ms`.
+A row's `ms` is scoremod's time on cuDNN in that report, scaled by the benchmark's ratio of the graph by hand (bench/cudnn_graph.cpp) to
+scoremod. The benchmark's own times are `reference_ms` and `ours_ms`. They can't stand beside other libraries' times, because the benchmark
+uses several sets of tensors in turn, so that no call finds its own in a cache.
 """
 
 import json
@@ -34,7 +34,7 @@ def with_cudnn(report, bench):
 
 
 def is_same_size(row, sizes):
-    """Cases that name their own sizes, few queries against long caches, have those in their names."""
+    """Whether a row has these sizes. Decode cases have sizes of their own, which their names tell."""
     return row["case"].startswith("decode") or all(row[name] == size for name, size in sizes.items())
 
 

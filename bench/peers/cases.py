@@ -3,7 +3,7 @@ each can be checked on a CPU."""
 
 import math
 from dataclasses import dataclass
-from typing import Callable
+from collections.abc import Callable
 
 import torch
 
@@ -19,7 +19,7 @@ class Case:
     learned: tuple = ()  # tensors that the score function captures, whose gradients are wanted
     sdpa: dict | None = None  # scaled_dot_product_attention's words for it, where it has some
     mask_varies: tuple = (False, False)  # with the batch, with the head: what a block mask is made for
-    sizes: tuple | None = None  # batch, heads of queries and of keys, queries, keys, where they are not the options'
+    sizes: tuple | None = None  # batch, query heads, KV heads, queries, keys, where they are not the options'
     backward: bool = True
 
 
@@ -62,7 +62,7 @@ def masks(seq, device):
 
 
 def t5_bucket(q_idx, kv_idx):
-    """Of 32, for keys before the query: T5's buckets without a direction (Raffel et al. 2020, transformers' T5Attention)."""
+    """T5's bucket, of 32, for keys before the query, without a direction (Raffel et al. 2020, transformers' T5Attention)."""
     distance = torch.clamp(q_idx - kv_idx, min=0)
     large = 16 + (torch.log(distance.to(torch.float32) / 16 + 1e-6) / math.log(8) * 16).to(torch.int32)
     return torch.where(distance < 16, distance, torch.clamp(large, max=31))
@@ -108,7 +108,7 @@ def bias_cases(heads, seq, device, dtype):
 
 
 def decode_cases(scale):
-    """Few queries against long caches, four query heads for each head of the cache: `scale` divides the lengths."""
+    """Decode steps of up to 16 queries against long KV caches, with four query heads for each KV head. `scale` divides the lengths."""
     sizes = [(batch, 32, 8, queries, keys // scale) for batch, keys in ((16, 8192), (4, 32768)) for queries in (1, 4, 8, 16)]
     return [
         Case(f"decode_{queries}_of_{keys * scale}", sdpa={"enable_gqa": True}, sizes=(batch, heads, groups, queries, keys), backward=False)

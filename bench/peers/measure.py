@@ -24,7 +24,7 @@ import scoremod
 import scoremod.torch
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "torch"))
-from timing import median_in_turns, warmed  # noqa: E402
+from timing import median_in_turns, warmed
 
 # Beyond this two outputs are not roundings of the same numbers: |x - y| / |x| in the Euclidean norm, for 16-bit and for 32-bit tensors.
 MAX_DIFFERENCE = {torch.bfloat16: 2**-6, torch.float16: 2**-8, torch.float32: 2**-15}
@@ -172,7 +172,7 @@ def main():
         rows = measured.times(options.device)
         report["results"] += rows
         print(case.name, {f"{row['implementation']} {row['direction']}": row["ms"] for row in rows if "ms" in row}, flush=True)
-        # What was measured stays, should a later case not come to its end.
+        # Results are written at once, so that they stay if a later case fails.
         options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         del measured
         torch.cuda.empty_cache()

@@ -34,7 +34,7 @@ def rows_of(report, direction):
 
 def draw_direction(axes, rows, direction):
     height = 0.8 / len(SHOWN)
-    for place, (case, times) in enumerate(rows.items()):
+    for place, times in enumerate(rows.values()):
         for number, (name, (_, colour)) in enumerate(SHOWN.items()):
             if name not in times:
                 continue

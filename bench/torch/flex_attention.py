@@ -92,6 +92,7 @@ def measure(case, options):
     d_o = torch.randn_like(q)
     calls, record = {}, {}
     for name, attention in implementations(case, options).items():
+
         def forward(attention=attention):
             with torch.no_grad():
                 return attention(q, k, v)
@@ -174,7 +175,7 @@ def main():
             break
         report[kind][name] = run()
         print(name, json.dumps(report[kind][name]), f"{deadline - time.monotonic():.0f} s left", flush=True)
-        # What was measured stays, should a later case not come to its end.
+        # Results are written at once, so that they stay if a later case fails.
         options.output.write_text(json.dumps(report, indent=1) + "\n")
 
 

@@ -1,12 +1,13 @@
-"""What eager calls cost the host: flex_attention of scoremod beside PyTorch's scaled_dot_product_attention, of sizes that were seen before and of new ones;
-and generation with a growing cache.
+"""Measures the host time of eager calls: flex_attention of scoremod beside PyTorch's scaled_dot_product_attention, at known and at new sizes.
+It measures generation with a growing cache, too.
 
 usage: host_times.py REPORT.json [--device cuda|cpu] [--machine TEXT] [--commit TEXT] [--tokens N]
 
-A call's time is that of the host alone: on a GPU calls are enqueued, twenty at a time, and the device is waited for between. Each number is the median of
---repeats (30) such rounds, in microseconds; all cases take turns. `new_sizes` are calls whose number of keys no call had before. `generation` is a stack of
-decoder layers (RMS norm, grouped-query attention, gated MLP) that decodes one token after the other, its keys concatenated to a cache as those of
-transformers' DynamicCache are, or copied into a cache of full length; milliseconds a token, and how many problems scoremod compiled for it.
+A call's time is that of the host alone: on a GPU calls are enqueued, twenty at a time, and the device is waited for between. Each number is the
+median of --repeats (30) such rounds, in microseconds; all cases take turns. `new_sizes` are calls whose number of keys no call had before.
+`generation` is a stack of decoder layers (RMS norm, grouped-query attention, gated MLP) that decodes one token after the other. Its keys are
+concatenated to a cache, as in transformers' DynamicCache, or copied into a cache of full length. It has milliseconds a token, and the number
+of problems that scoremod compiled.
 """
 
 import argparse
@@ -94,7 +95,7 @@ def wait():
 
 
 def microseconds(call, tensors):
-    """Of one call of each of the tensors' triples."""
+    """The time of one call with each of the tensors' triples."""
     wait()
     start = time.perf_counter()
     for each in tensors:

@@ -34,8 +34,8 @@ def median_in_turns(calls, device):
     return {name: round(statistics.median(values), 4) for name, values in times.items()}
 
 
-# Work for a GPU, in its cycles (some 1.5 ms), ahead of each timed call: it is busy while the host enqueues the call, so that what is timed is the
-# device. What the host takes is measured by itself.
+# Cycles of work for a GPU (some 1.5 ms) ahead of each timed call. The GPU is busy while the host enqueues the call, so that only the device's
+# time is measured; the host's is measured by itself.
 _CYCLES = 3_000_000
 
 

@@ -105,10 +105,7 @@ def learning_rate(number, steps, peak=2e-3, warm_up=20):
 
 def adam(params, gradients, moments, number, rate, decays=(0.9, 0.99)):
     """(params, moments) after step `number`, from 1. (Kingma and Ba 2015, https://arxiv.org/abs/1412.6980.)"""
-    moments = [
-        jax.tree.map(lambda m, g, d=decay, p=power: d * m + (1 - d) * g**p, moment, gradients)
-        for decay, power, moment in zip(decays, (1, 2), moments)
-    ]
+    moments = [jax.tree.map(lambda m, g, d=decay, p=power: d * m + (1 - d) * g**p, moment, gradients) for decay, power, moment in zip(decays, (1, 2), moments)]
     first, second = (jax.tree.map(lambda m, d=decay: m / (1 - d**number), moment) for decay, moment in zip(decays, moments))
     return jax.tree.map(lambda x, m, s: (x - rate * m / (jnp.sqrt(s) + 1e-8)).astype(x.dtype), params, first, second), moments
 
@@ -162,7 +159,7 @@ def main():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], default="float32", help="of query, key and value")
-    parser.add_argument("--backend", help='flex_attention\'s; without it, the platform\'s own. "xla" runs everywhere')
+    parser.add_argument("--backend", help="flex_attention's; without it, the platform's own. \"xla\" runs everywhere")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "char_model", help="folder of loss.png and loss.json")
     arguments = parser.parse_args()
     shape = Shape(*(getattr(arguments, name) for name in Shape._fields))

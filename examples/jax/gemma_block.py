@@ -1,5 +1,5 @@
-"""A block of Gemma 2's shape, forward and gradients, with scoremod and densely: grouped heads of dim 256, scores capped at 50, a sliding
-window in every other layer, RMSNorm before and after, GeGLU. (Gemma 2, https://arxiv.org/abs/2408.00118, table 1 and section 2.)
+"""A block of Gemma 2's shape, forward and gradients, with scoremod and densely. It has grouped heads of dim 256, scores capped at 50, a sliding
+window in every other layer, RMSNorm before and after, and GeGLU. (Gemma 2, https://arxiv.org/abs/2408.00118, table 1 and section 2.)
 
 Weights are random: this shows the shape, not the model. Rotary positions are applied to query and key as usual, before the call.
 
@@ -107,6 +107,7 @@ def random_inputs(shape, dtype=jnp.float32):
 
 def relative_error(result, truth):
     """In the 2-norm, the largest of all arrays."""
+
     def of(a, b):
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
         return np.linalg.norm(a - b) / np.linalg.norm(b)
@@ -132,8 +133,7 @@ def main():
         start = time.perf_counter()
         result = jax.block_until_ready(run(weights, x, d_output))
         seconds = time.perf_counter() - start
-        print(f"{name}: {1e3 * seconds:.1f} ms forward and backward, relative error {relative_error(result, truth):.1e} "
-              "from the dense block in float32")
+        print(f"{name}: {1e3 * seconds:.1f} ms forward and backward, relative error {relative_error(result, truth):.1e} from the dense block in float32")
 
 
 if __name__ == "__main__":

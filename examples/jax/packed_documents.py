@@ -1,9 +1,9 @@
 """Trains a small character model on documents that lie one after the other without padding, and holds every gradient to a dense computation.
 
-Attention has grouped heads, documents as offsets (THD), a learned sink for each head, a learned soft cap and dropout. The first step's
-gradients, of all parameters, are compared with those of dense attention in float32 with the same dropped weights: each may be at most twice
-as far from it as dense attention in the arrays' own dtype is, and half a unit of that dtype and the rounding of a sum over all tokens in
-float32. The exit code is 1 where one is not.
+Attention has grouped heads, documents as offsets (THD), a learned sink for each head, a learned soft cap and dropout. The first step compares
+all gradients with those of dense attention in float32 with the same dropped weights. The tolerance is twice the error of dense attention in
+the arrays' own dtype. To that it adds half a unit of that dtype, and the rounding of a sum over all tokens in float32. The exit code is 1
+where a gradient is off.
 
 usage: PYTHONPATH=python .venv/bin/python examples/jax/packed_documents.py [--steps N] [--dtype bfloat16] ...
 """
@@ -57,7 +57,7 @@ def batches(documents, shape, steps, seed=0):
         for number in random.permutation(len(documents.texts))[: shape.documents]:
             texts.append(documents.texts[number][: room + 1])
             room -= max(0, len(texts[-1]) - 1)
-        # What no document has is in no sequence.
+        # Tokens after the last document are in no sequence.
         characters, following = (np.zeros(shape.tokens, np.int32) for _ in range(2))
         offsets = np.cumsum([0, *(max(0, len(text) - 1) for text in texts)], dtype=np.int32)
         for text, first in zip(texts, offsets):
@@ -108,7 +108,7 @@ def packed_attention(q, k, v, offsets, cap, sink, key, rate):
 
 
 def dense_attention(q, k, v, offsets, cap, sink, key, rate):
-    """The same with all scores in memory, which are float32 or wider."""
+    """The attention of packed_attention() with all scores in memory, in float32 or wider."""
     wide = jnp.promote_types(q.dtype, jnp.float32)
     k, v = (jnp.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
     scores = jnp.einsum("qhd,khd->hqk", q, k, preferred_element_type=wide) / q.shape[-1] ** 0.5

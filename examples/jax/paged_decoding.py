@@ -1,6 +1,6 @@
-"""Decodes text greedily over a cache of keys and values in blocks of a pool, and compares every token with dense attention's.
+"""Decodes text greedily over a paged KV cache, and compares every token with dense attention's.
 
-Sequences of different lengths share the pool, whose blocks they get as they grow, in any order. Each layer looks back a window of keys. The
+Sequences of different lengths share the cache, whose pages they get as they grow, in any order. Each layer looks back a window of keys. The
 dense decoder computes the whole sequence anew for each token. The exit code is 1 where a token differs.
 
 usage: PYTHONPATH=python .venv/bin/python examples/jax/paged_decoding.py [--tokens N] [--dtype bfloat16] ...
@@ -89,15 +89,14 @@ def paged_step(shape, dtype, params, cache, tokens, active):
     """(the most likely next tokens, the cache with these ones), of the sequences that are active."""
     position = cache.lengths
     block = cache.table[jnp.arange(shape.batch), position // shape.block_size]
-    # What is not active writes beyond the pool, which is nowhere.
+    # Inactive sequences get a page beyond the cache, so that their writes are dropped.
     block = jnp.where(active, block, cache.keys.shape[1])
     lengths = position + active
     stored = {"k": [], "v": []}
 
     def attend(number, q, k, v):
         keys, values = (
-            cached[number].at[block, position % shape.block_size].set(new[:, 0], mode="drop")
-            for cached, new in ((cache.keys, k), (cache.values, v))
+            cached[number].at[block, position % shape.block_size].set(new[:, 0], mode="drop") for cached, new in ((cache.keys, k), (cache.values, v))
         )
         stored["k"].append(keys)
         stored["v"].append(values)
@@ -118,7 +117,7 @@ def dense_next(shape, dtype, params, tokens, lengths):
 
 
 def prompts(shape, seed=0):
-    """Of different lengths."""
+    """Prompts of different lengths."""
     random = np.random.default_rng(seed)
     return [random.integers(0, shape.alphabet, 5 + 11 * number % (shape.longest // 2)) for number in range(shape.batch)]
 
@@ -141,7 +140,7 @@ def decode_paged(shape, dtype, params, given, count):
 
 
 def decode_densely(shape, dtype, params, given, count):
-    """The same, with all keys computed anew for each token."""
+    """Decodes the same prompts, with all keys computed anew for each token."""
     step = jax.jit(functools.partial(dense_next, shape, dtype))
     tokens, lengths = np.zeros((shape.batch, shape.longest), np.int32), np.asarray([len(text) for text in given])
     for row, text in zip(tokens, given, strict=True):

@@ -32,7 +32,7 @@ class LayerAgreement:
 
 @dataclass(frozen=True)
 class Models:
-    """The same weights three times over."""
+    """Three models with the same weights."""
 
     tested: Encoder  # float32, attention by scoremod
     plain: Encoder  # float32, dense

@@ -84,10 +84,7 @@ def report_layers(models, tokens, attention):
 
 
 def describe(found):
-    return (
-        f"{found.max_abs:.1e} ({found.allowed_max_abs:.1e})   {found.relative_l2:.1e} ({found.allowed_relative_l2:.1e})"
-        f"{'' if found.holds else ' <-- WORSE'}"
-    )
+    return f"{found.max_abs:.1e} ({found.allowed_max_abs:.1e})   {found.relative_l2:.1e} ({found.allowed_relative_l2:.1e}){'' if found.holds else ' <-- WORSE'}"
 
 
 def report_embeddings(last_layers, tokens, sentences):
@@ -120,7 +117,7 @@ def draw_picture(layers, tokens, sentences, path):
         weights = attention_weights(q, k, program)[MAP_HEAD]
         maps.append(AttentionMap(f"layer {MAP_LAYER + 1}, head {MAP_HEAD + 1}, {title}\n" + "\n".join(program), words, weights))
     draw_maps(maps, path)
-    print(f"\nattention map of \"{sentences[index]}\",\nbefore and after a modifier: {path}")
+    print(f'\nattention map of "{sentences[index]}",\nbefore and after a modifier: {path}')
 
 
 if __name__ == "__main__":

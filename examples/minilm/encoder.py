@@ -30,7 +30,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Layer:
-    """What one layer saw and made. q, k, v, context: [batch, seq, heads, dim]; hidden: [batch, seq, hidden size]."""
+    """Tensors of one layer. q, k, v, context: [batch, seq, heads, dim]; hidden: [batch, seq, hidden size]."""
 
     q: np.ndarray
     k: np.ndarray

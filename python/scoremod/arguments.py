@@ -28,7 +28,9 @@ LEVELS = ("verified", "static")
 NEW_SIZES = (None, "wait", "serve")
 
 
-def compile_options(backend, threads, disabled_passes, device, *, backends=None, memory=None, max_workspace=None, autotune=False, level="verified", new_sizes=None):
+def compile_options(
+    backend, threads, disabled_passes, device, *, backends=None, memory=None, max_workspace=None, autotune=False, level="verified", new_sizes=None
+):
     chosen, usual = backend_names(backends), (backend, threads, device, memory, max_workspace, new_sizes)
     if not disabled_passes and not chosen and level == "verified" and not autotune and all(type(each) in _HASHED for each in usual):
         return _usual_options(*usual)
@@ -40,9 +42,9 @@ _HASHED = (str, int, type(None))
 
 
 @functools.lru_cache(maxsize=256)
-def _usual_options(*usual):
+def _usual_options(backend, threads, device, memory, max_workspace, new_sizes):
     """The options that PyTorch passes for each new size; nobody writes into them."""
-    return _options(*usual, (), (), False, "verified")
+    return _options(backend, threads, device, memory, max_workspace, new_sizes, (), (), False, "verified")
 
 
 def _options(backend, threads, device, memory, max_workspace, new_sizes, disabled_passes, chosen, autotune, level):
@@ -97,13 +99,13 @@ def encode(text, name):
 def int32(value, name):
     # ctypes would keep the low 32 bits of anything larger.
     if not isinstance(value, (int, np.integer)) or not -(2**31) <= value < 2**31:
-        raise InvalidArgumentError(f"{name}: expected an integer that 32 bits hold, found {value!r}")
+        raise InvalidArgumentError(f"{name}: expected a 32-bit integer, found {value!r}")
     return int(value)
 
 
 def uint64(value, name):
     if not isinstance(value, (int, np.integer)) or not 0 <= value < 2**64:
-        raise InvalidArgumentError(f"{name}: expected an integer from 0 that 64 bits hold, found {value!r}")
+        raise InvalidArgumentError(f"{name}: expected an integer from 0 to 2**64 - 1, found {value!r}")
     return int(value)
 
 

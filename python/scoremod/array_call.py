@@ -20,7 +20,7 @@ class Offsets(NamedTuple):
 
 
 class DropoutState(NamedTuple):
-    """What decides which weights a call of a problem with dropout drops: 64 bits each."""
+    """The random state of a call with dropout, 64 bits each. Equal states drop the same weights."""
 
     seed: int = 0
     offset: int = 0

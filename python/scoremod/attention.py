@@ -1,61 +1,96 @@
 """Attention over NumPy arrays."""
 
+from __future__ import annotations
+
 import ctypes
 import functools
 import json
 import weakref
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from scoremod import library
 from scoremod.array_call import ArrayCall, DropoutState, Offsets, named_outputs
 from scoremod.arguments import backend_names, compile_options, encode, problem_text
 from scoremod.errors import InvalidArgumentError
+from scoremod.signatures import Backends, Memory, NewSizes, Problem
 from scoremod.tensors import array_dtype, operand_specs, tensor_specs
-from scoremod.workspace import workspace_of
+from scoremod.workspace import Workspace, workspace_of
 
 
 class Gradients(NamedTuple):
-    """What Attention.backward returns, and takes as `out`. Each lies as its tensor does."""
+    """The gradients that Attention.backward returns, and takes as `out`. Each array has its tensor's layout."""
 
-    dq: np.ndarray
-    dk: np.ndarray
-    dv: np.ndarray
-    d_operands: dict
+    dq: np.ndarray | None
+    dk: np.ndarray | None
+    dv: np.ndarray | None
+    d_operands: Mapping[str, np.ndarray | None] | None
 
 
 class Attention:
     """A compiled problem: O = softmax(score_mod(scale * Q K^T)) V, over the keys that the mask keeps.
 
-    problem: a dict, or JSON text, with the fields of docs/problem.md.
-    backend: "cpu" or "reference"; without it, one of `backends`. "cudnn" and "kernels" compile too, and then take device memory:
-        their calls are not for arrays.
-    backends: names in order, of which the first that supports the problem runs it, and names to leave out, with a "-" before them; a list,
-        or a text with commas. Without a name the backend that is predicted to be the fastest. Without it, what SCOREMOD_BACKENDS says.
-    memory: "host" or "cuda": where the calls' tensors lie, if no backend is named.
-    max_workspace: bytes of device memory that a call may need; what needs more is not chosen.
-    autotune: measure what may run on a device at the first use, and remember the fastest.
-    new_sizes: "wait" for the fastest backend's plan where it has to be built, or "serve": run what is at hand meanwhile. Without it, what
-        SCOREMOD_NEW_SIZES says, else "serve", but "wait" for a deterministic problem and with autotune.
-    threads: CPU threads; 0 means OMP_NUM_THREADS, or one for each core. SCOREMOD_THREADS is the most.
-    device: the CUDA device's ordinal; without it, the current one.
-    disabled_passes: compiler passes to leave out, by name.
+    Several threads may use one Attention at once; it runs without Python's lock. What is compiled is kept for the process and shared by all that
+    are made of equal problems and options (scoremod.cache), so making one again is cheap.
 
-    Raises InvalidArgumentError for a wrong problem and UnsupportedError, with each backend's reasons, for one that none runs.
-    Several threads may use one Attention at once; it runs without Python's lock. What is compiled is kept for the process and shared by
-    all that are made of equal problems and options (scoremod.cache), so making one again is cheap.
+    Parameters
+    ----------
+    problem : dict or str
+        The fields of docs/problem.md, or their JSON text.
+    backend : str, optional
+        "cpu" or "reference"; without it, one of `backends`. "cudnn" and "kernels" compile too, and then take device memory: their calls are not
+        for arrays.
+    backends : list of str or str, optional
+        Names in order, of which the first that supports the problem runs it. A "-" before a name leaves it out. A text has commas between names.
+        Without a name the backend that is predicted to be the fastest. Without it, SCOREMOD_BACKENDS.
+    memory : {"host", "cuda"}, optional
+        The memory of the calls' tensors, if no backend is named.
+    max_workspace : int, optional
+        Bytes of device memory that a call may need. A backend that needs more is not chosen.
+    autotune : bool
+        Whether the first use measures what may run on a device, and remembers the fastest.
+    new_sizes : {"wait", "serve"}, optional
+        "wait" for the fastest backend's plan where it has to be built, or "serve": run a ready backend meanwhile. Without it, SCOREMOD_NEW_SIZES,
+        else "serve", but "wait" for a deterministic problem and with autotune.
+    threads : int
+        CPU threads; 0 means OMP_NUM_THREADS, or one for each core. SCOREMOD_THREADS is the most.
+    disabled_passes : iterable of str
+        Compiler passes to leave out, by name.
+    device : int, optional
+        The CUDA device's ordinal; without it, the current one.
 
-    Arrays have the order of dimensions that the problem's layout names, [batch, seq, heads, dim] unless it says otherwise, and
-    the problem's dtype; bf16 is ml_dtypes.bfloat16, or uint16 that holds its bits, and e4m3 and e5m2 are ml_dtypes.float8_e4m3fn and
-    float8_e5m2, or uint8 likewise. Outputs of another dtype than q's are of ml_dtypes where q is. No array is copied or converted: one that
-    isn't what the problem says raises InvalidArgumentError.
+    Raises
+    ------
+    InvalidArgumentError
+        For a wrong problem or option.
+    UnsupportedError
+        For a problem that no backend runs, with each backend's reasons.
+
+    Notes
+    -----
+    Arrays have the problem's dtype, and its layout's order of dimensions: [batch, seq, heads, dim] by default. bf16 arrays are
+    ml_dtypes.bfloat16, or uint16 with its bits. e4m3 and e5m2 are ml_dtypes.float8_e4m3fn and float8_e5m2, or uint8 with their bits.
+    Outputs of another dtype than q's are of ml_dtypes where q is. No array is copied or converted: a wrong dtype, shape or stride raises
+    InvalidArgumentError.
     """
 
     def __init__(
-        self, problem, *, backend=None, backends=None, memory=None, max_workspace=None, autotune=False, new_sizes=None, threads=0, disabled_passes=(),
-        device=None
-    ):
+        self,
+        problem: Problem,
+        *,
+        backend: str | None = None,
+        backends: Backends = None,
+        memory: Memory = None,
+        max_workspace: int | None = None,
+        autotune: bool = False,
+        new_sizes: NewSizes = None,
+        threads: int = 0,
+        disabled_passes: Iterable[str] = (),
+        device: int | None = None,
+    ) -> None:
         selection = {"backends": backend_names(backends), "memory": memory, "max_workspace": max_workspace, "autotune": autotune, "new_sizes": new_sizes}
         self._arguments = (problem_text(problem), backend, threads, tuple(disabled_passes), device, selection)
         options = compile_options(*self._arguments[1:5], **selection)
@@ -65,7 +100,7 @@ class Attention:
         self._own(handle)
 
     @classmethod
-    def of_handle(cls, handle, arguments):
+    def of_handle(cls, handle: ctypes.c_void_p, arguments: tuple[Any, ...]) -> Attention:
         """The Attention that a handle of the C interface belongs to from now on. arguments: its options, as a copy is compiled with."""
         made = cls.__new__(cls)
         made._arguments = (None, *arguments)
@@ -98,7 +133,7 @@ class Attention:
         text, *options = self._arguments
         return _compile_again, (json.dumps(self._problem) if text is None else text, *options)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         p = self._problem
         return (
             f"<scoremod.Attention on {self.backend}: batch {p['batch']}, heads {p['heads_q']}/{p['heads_kv']}, "
@@ -106,50 +141,88 @@ class Attention:
         )
 
     @property
-    def problem(self):
+    def problem(self) -> dict[str, Any]:
         """The problem as it was understood, every default filled in; a new dict."""
         return json.loads(json.dumps(self._problem))
 
     @property
-    def backend(self):
+    def backend(self) -> str:
         """The name of the backend that runs it."""
         name = ctypes.c_char_p()
         library.call("scoremod_attention_backend", self._handle, ctypes.byref(name))
-        return name.value.decode()
+        return (name.value or b"").decode()
 
     @property
-    def backward_backend(self):
+    def backward_backend(self) -> str:
         """The name of the backend that runs the backward; "" without one. Raises UnsupportedError, with the reasons, where the problem wants a
         backward and none runs it."""
         name = ctypes.c_char_p()
         library.call("scoremod_attention_backward_backend", self._handle, ctypes.byref(name))
-        return name.value.decode()
+        return (name.value or b"").decode()
 
     @property
-    def forward_workspace_bytes(self):
+    def forward_workspace_bytes(self) -> int:
         """Bytes of scratch that each forward call allocates and frees."""
         return self._workspace_bytes("forward")
 
     @property
-    def backward_workspace_bytes(self):
+    def backward_workspace_bytes(self) -> int:
+        """Bytes of scratch that each backward call allocates and frees; 0 without a backward."""
         return self._workspace_bytes("backward")
 
     def forward(
-        self, q, k, v, operands=None, *, return_lse=False, return_max_logit=False, return_amax_o=False, scale=None, offsets=Offsets(),
-        dropout=DropoutState(), out=None, workspace=None,
-    ):
-        """The output, or (output, lse) with return_lse: lse is float32 [batch, heads_q, seq_q] ([tokens_q, heads_q] with "tokens_q"), the natural log of each row's
-        sum of exp of the modified scores, which backward needs. With return_max_logit each row's largest modified score comes last, likewise
-        float32 of that shape; the problem must have "max_logit": True. With return_amax_o the largest magnitude in the output, before its
-        scale, comes after all, float32 without a dimension; the problem must have "amax_o": True.
+        self,
+        q: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        operands: Mapping[str, ArrayLike] | None = None,
+        *,
+        return_lse: bool = False,
+        return_max_logit: bool = False,
+        return_amax_o: bool = False,
+        scale: float | None = None,
+        offsets: Offsets | tuple[int, ...] = Offsets(),
+        dropout: DropoutState | tuple[int, ...] = DropoutState(),
+        out: np.ndarray | tuple[np.ndarray | None, ...] | None = None,
+        workspace: Workspace | None = None,
+    ) -> Any:
+        """Runs the forward pass.
 
-        operands: name -> array, one for each operand of the program, and for what fields bring, such as "lengths" (docs/problem.md); that of
-            "descale_d_o" may be left out.
-        scale: takes the place of the problem's.
-        dropout: a DropoutState(seed, offset), which decides what a problem with "dropout" drops.
-        out: the array that the output is written to and that is returned; where several are returned, a tuple of arrays in their order, with None
-            for one that is to be allocated. An array is what the problem says, writable, and overlaps no other array of the call.
-        workspace: a scoremod.Workspace, whose memory the call takes for its scratch instead of allocating it.
+        Parameters
+        ----------
+        q, k, v : array
+            Arrays of the problem's shapes.
+        operands : dict of str to array, optional
+            An array for each operand of the program, and for those that fields bring, such as "lengths" (docs/problem.md). "descale_d_o" may be
+            left out.
+        return_lse : bool
+            Whether to return float32 [batch, heads_q, seq_q], or [tokens_q, heads_q] with "tokens_q": the log-sum-exp of each row's modified
+            scores (natural log). backward needs it.
+        return_max_logit : bool
+            Whether to return each row's largest modified score, with lse's shape. The problem must have "max_logit": True.
+        return_amax_o : bool
+            Whether to return the largest magnitude in the unscaled output, a float32 scalar. The problem must have "amax_o": True.
+        scale : float, optional
+            Takes the place of the problem's scale.
+        offsets : Offsets
+            Added to the indices that the program sees.
+        dropout : DropoutState
+            The random state of a problem with "dropout".
+        out : array or tuple of arrays, optional
+            The array that the output is written to; where several results are returned, a tuple in their order, with None for one that is to be
+            allocated. An array is what the problem says, writable, and overlaps no other array of the call.
+        workspace : Workspace, optional
+            Memory that the call takes for its scratch instead of allocating it.
+
+        Returns
+        -------
+        array or tuple of arrays
+            The output, or the results that were asked for, in the order of these arguments.
+
+        Raises
+        ------
+        InvalidArgumentError
+            For an array or an argument that isn't what the problem says.
         """
         returned = ["o", *["lse"] * bool(return_lse), *["max_logit"] * bool(return_max_logit), *["amax_o"] * bool(return_amax_o)]
         call = ArrayCall(self._tensors, scale, offsets, dropout, named_outputs(out, returned))
@@ -173,15 +246,51 @@ class Attention:
         return o if len(returned) == 1 else tuple(results[name] for name in returned)
 
     def backward(
-        self, q, k, v, o, lse, d_o, operands=None, *, d_operands=None, scale=None, offsets=Offsets(), dropout=DropoutState(), out=None, workspace=None,
-    ):
-        """The Gradients, given what forward returned and the upstream gradient d_o, which lies as o does. The problem must have
-        "backward": True. scale, offsets and dropout must be forward's.
+        self,
+        q: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        o: ArrayLike,
+        lse: ArrayLike,
+        d_o: ArrayLike,
+        operands: Mapping[str, ArrayLike] | None = None,
+        *,
+        d_operands: Iterable[str] | None = None,
+        scale: float | None = None,
+        offsets: Offsets | tuple[int, ...] = Offsets(),
+        dropout: DropoutState | tuple[int, ...] = DropoutState(),
+        out: Gradients | None = None,
+        workspace: Workspace | None = None,
+    ) -> Gradients:
+        """Runs the backward pass. The problem must have "backward": True.
 
-        d_operands: names of the operands whose gradients are wanted; without it, those of every float operand that has one.
-        out: Gradients of the arrays that the gradients are written to and that are returned, each as forward's; d_operands is a dict of some of the
-            wanted ones. None, there too, for what is to be allocated.
-        workspace: forward's.
+        Parameters
+        ----------
+        q, k, v, operands : array
+            forward's.
+        o, lse : array
+            The results of forward.
+        d_o : array
+            The gradient of the output, in o's layout.
+        d_operands : iterable of str, optional
+            Names of the operands whose gradients are wanted; without it, those of every float operand that has one.
+        scale, offsets, dropout
+            forward's, with the same values.
+        out : Gradients, optional
+            The arrays that gradients are written to, each as forward's; d_operands is a dict of some of the wanted ones. None, there too, for
+            one that is to be allocated.
+        workspace : Workspace, optional
+            forward's.
+
+        Returns
+        -------
+        Gradients
+            Of q, k, v and the wanted operands.
+
+        Raises
+        ------
+        InvalidArgumentError
+            For an array or an argument that isn't what the problem says.
         """
         if out is not None and not (isinstance(out, tuple) and len(out) == len(Gradients._fields)):
             raise InvalidArgumentError(f"out: expected scoremod.Gradients(dq, dk, dv, d_operands) of arrays or None, found {type(out).__name__}")
@@ -196,7 +305,7 @@ class Attention:
         return Gradients(made["q"], made["k"], made["v"], gradients)
 
     def _output_dtype(self, name, q):
-        """That of this output's array."""
+        """The dtype of this output's array."""
         return array_dtype(self._tensors[name].dtype, self._problem["dtype"], np.asarray(q).dtype)
 
     def _read_by_backward_alone(self):
@@ -209,20 +318,64 @@ class Attention:
         return size.value
 
 
-def support(problem, *, backend=None, backends=None, memory=None, device=None, level="verified"):
-    """Every backend's answer to a problem, in the order of preference: [{"backend", "supported", "reasons", "notes", "memory",
-    "forward_supported", "refusals"}]. `refusals` has each reason's id, direction, text and remedy.
+def support(
+    problem: Problem,
+    *,
+    backend: str | None = None,
+    backends: Backends = None,
+    memory: Memory = None,
+    device: int | None = None,
+    level: Literal["verified", "static"] = "verified",
+) -> list[dict[str, Any]]:
+    """Asks every backend whether it runs a problem.
 
-    device: the CUDA device's ordinal; without it, the current one.
-    level: "verified" builds and verifies as compiling does; "static" builds nothing and needs no device.
+    Parameters
+    ----------
+    problem, backend, backends, memory, device
+        Attention's.
+    level : {"verified", "static"}
+        "verified" builds and verifies as compiling does; "static" builds nothing and needs no device.
+
+    Returns
+    -------
+    list of dict
+        An answer for each backend, in the order of preference: {"backend", "supported", "reasons", "notes", "memory", "forward_supported",
+        "refusals"}. `refusals` has each reason's id, direction, text and remedy.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For a wrong problem or option.
     """
     return _ask("scoremod_support", problem, backend, (), device, backends=backends, memory=memory, level=level)
 
 
-def explain(problem, *, backend=None, backends=None, memory=None, device=None, disabled_passes=()):
-    """What the compiler makes of a problem, and why, as a dict: the mask's class, the program before and after the passes, its
-    derivative, FLOPs, every backend's answer with its workspace, which of them Attention takes with the same arguments, and who decided
-    among whom. The fields are those of `scoremod explain --json`.
+def explain(
+    problem: Problem,
+    *,
+    backend: str | None = None,
+    backends: Backends = None,
+    memory: Memory = None,
+    device: int | None = None,
+    disabled_passes: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Explains how a problem is compiled.
+
+    Parameters
+    ----------
+    problem, backend, backends, memory, device, disabled_passes
+        Attention's.
+
+    Returns
+    -------
+    dict
+        The fields of `scoremod explain --json`: the mask's class, the program before and after the passes, its derivative and FLOPs. It also has
+        every backend's answer with its workspace, which of them Attention takes with the same arguments, and who made that choice.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For a wrong problem or option.
     """
     return _ask("scoremod_explain", problem, backend, disabled_passes, device, backends=backends, memory=memory)
 

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+from typing import Any
 
 import numpy as np
 
@@ -10,13 +11,13 @@ from scoremod import library
 from scoremod.errors import InvalidArgumentError
 
 
-def statistics():
+def statistics() -> dict[str, Any]:
     """Counts and limits of the process: {"attentions": {"hits", "misses", ..., "limit"}, "compiled": {"problems", "forwards",
     "backwards"}, "plans": {"hits", "builds", ..., "limits"}, "store": {"hits", ..., "directory"}, ...}."""
     return _ask("scoremod_cache_statistics")
 
 
-def set_limits(*, attentions=None, plans=None, plan_bytes=None, store_bytes=None):
+def set_limits(*, attentions: int | None = None, plans: int | None = None, plan_bytes: int | None = None, store_bytes: int | None = None) -> None:
     """Limits of the compiled attentions, of the plans in memory, for each backend, and of the files' bytes; what isn't given stays. 0 keeps
     none."""
     attentions = None if attentions is None else _size(attentions, "attentions")
@@ -31,18 +32,18 @@ def set_limits(*, attentions=None, plans=None, plan_bytes=None, store_bytes=None
         library.call("scoremod_plan_store_set_limit", store_bytes)
 
 
-def clear():
+def clear() -> None:
     """Drops every compiled attention and every plan from memory; an Attention keeps what it uses. Files stay."""
     library.call("scoremod_attention_cache_clear")
     library.call("scoremod_plan_cache_clear")
 
 
-def directory():
+def directory() -> str | None:
     """The folder of the files; None when they are off."""
     return statistics()["store"]["directory"] or None
 
 
-def set_directory(path):
+def set_directory(path: str | os.PathLike[str] | None) -> None:
     """Uses this folder for files from now on; None switches files off. It is made when something is written."""
     encoded = b"" if path is None else os.fsencode(path)
     if b"\0" in encoded or (path is not None and not encoded):
@@ -50,23 +51,23 @@ def set_directory(path):
     library.call("scoremod_plan_store_set_directory", encoded)
 
 
-def files(*, verify=False):
+def files(*, verify: bool = False) -> list[dict[str, Any]]:
     """The files, the last used first: [{"name", "bytes", "last_used", "damage", "kind", ...}]. verify reads them in full, so
     that every damage is found."""
     return _ask("scoremod_plan_store_files", int(bool(verify)))
 
 
-def prune(max_bytes):
+def prune(max_bytes: int) -> dict[str, int]:
     """Deletes the least recently used files until the rest takes at most max_bytes: {"files": deleted, "bytes": freed}."""
     return _ask("scoremod_plan_store_prune", _size(max_bytes, "max_bytes"))
 
 
-def remove_damaged():
+def remove_damaged() -> dict[str, int]:
     """Deletes the files that are damaged: {"files", "bytes"}."""
     return _ask("scoremod_plan_store_remove_damaged")
 
 
-def clear_files():
+def clear_files() -> dict[str, int]:
     """Deletes every file of the store, and no other file of its folder: {"files", "bytes"}."""
     return _ask("scoremod_plan_store_clear")
 

@@ -1,10 +1,20 @@
 """A picture of a problem: the tiles of its mask, what its program makes of scores, and the operands that it reads."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from scoremod.attention import Attention
 from scoremod.errors import EnvironmentError, InvalidArgumentError
 from scoremod.scores import HeadScores, float_array, operands_of
+from scoremod.signatures import Problem
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Scores that a picture may ask for: some seconds.
 _MOST_SCORES = 2**25
@@ -14,18 +24,48 @@ _CURVE_SCORES = np.linspace(-20, 20, 161, dtype=np.float32)
 _MOST_CURVES = 16
 
 
-def draw(problem, operands=None, *, batch=0, head=0, tile=None, queries=None, keys=None):
-    """A matplotlib Figure of one head of one batch.
+def draw(
+    problem: Problem,
+    operands: Mapping[str, ArrayLike] | None = None,
+    *,
+    batch: int = 0,
+    head: int = 0,
+    tile: int | None = None,
+    queries: tuple[int, int] | None = None,
+    keys: tuple[int, int] | None = None,
+) -> Figure:
+    """Draws one head of one batch of a problem.
 
-    problem: a dict, or JSON text, with the fields of docs/problem.md.
-    operands: name -> array, one for each operand of the program, in the problem's shape.
-    tile: the side of the mask's tiles; without it 128, or less where the sequences are short.
-    queries, keys: (first, how many) that are drawn; all without them.
+    The panels show:
+    - the mask's tiles (empty, partial, full), with the share of scores that is computed if empty tiles are skipped;
+    - the change that the program makes to a score of 0 at each place;
+    - scores from -20 to 20 after the program, at a kept place;
+    - each float operand of one or two dimensions, as curves.
 
-    It shows the mask's tiles (empty, partial, full) with the share of scores that is computed if empty tiles are skipped; what is added to a score
-    of 0 at each place; what becomes of scores from -20 to 20 at a kept place; and each float operand of one or two dimensions as curves. All are the
-    library's own numbers: no other evaluation of programs stands behind it. Raises InvalidArgumentError for arguments that don't fit, and for more than
-    2^25 scores.
+    Parameters
+    ----------
+    problem : dict or str
+        The fields of docs/problem.md, or their JSON text.
+    operands : dict of str to array, optional
+        An array for each operand of the program, in the problem's shape.
+    batch, head : int
+        The batch and the head that are drawn.
+    tile : int, optional
+        The side of the mask's tiles; without it 128, or less where the sequences are short.
+    queries, keys : (int, int), optional
+        The first index and the number of those that are drawn; all without them.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Every value in it comes from the library itself.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For arguments that don't fit, and for more than 2^25 scores.
+    EnvironmentError
+        Without matplotlib.
     """
     try:
         from matplotlib.figure import Figure
@@ -44,7 +84,7 @@ def draw(problem, operands=None, *, batch=0, head=0, tile=None, queries=None, ke
     scores = HeadScores(problem, arrays, batch, head, *queries)
     modified = np.stack([scores.of_key(key) for key in range(keys[0], keys[0] + keys[1])], axis=1)
     panels = [
-        lambda axes: _draw_tiles(axes, tile_states(modified > -np.inf, side), queries, keys, side),
+        lambda axes: _draw_tiles(axes, block_mask(modified > -np.inf, side), queries, keys, side),
         lambda axes: _draw_change(axes, modified, queries, keys),
         lambda axes: _draw_curve(axes, scores, modified, queries, keys),
     ]
@@ -60,7 +100,7 @@ def draw(problem, operands=None, *, batch=0, head=0, tile=None, queries=None, ke
     return figure
 
 
-def tile_states(kept, side):
+def block_mask(kept, side):
     """For each tile of a bool [queries, keys] 0 where nothing is kept, 1 where some is, 2 where all is: int8 [tiles, tiles]."""
     rows, columns = (np.arange(0, size, side) for size in kept.shape)
     counts = np.add.reduceat(np.add.reduceat(kept.astype(np.int64), rows, axis=0), columns, axis=1)

@@ -1,4 +1,4 @@
-"""What of the environment decides which attention is compiled for a problem."""
+"""The environment variables that decide which attention is compiled for a problem."""
 
 import os
 
@@ -13,5 +13,5 @@ _names = tuple(os.environ.encodekey(name) for name in VARIABLES) if isinstance(_
 def settings():
     """The variables' values, in their order; equal ones mean that nothing was changed."""
     if _names:
-        return tuple(map(_kept.get, _names))
+        return tuple(map(_kept.get, _names))  # pyright: ignore[reportOptionalMemberAccess]
     return tuple(map(os.environ.get, VARIABLES))

@@ -2,7 +2,7 @@
 
 
 class Error(Exception):
-    """What scoremod raises. The message says what was expected, what was found and what to do."""
+    """The base of scoremod's errors. The message says what was expected, what was found and what to do."""
 
 
 class InvalidArgumentError(Error, ValueError):

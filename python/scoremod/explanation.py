@@ -1,7 +1,8 @@
-"""What became of a traced attention, for people and programs."""
+"""An explanation of a traced attention, for people and programs."""
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -10,8 +11,8 @@ class Operand:
 
     name: str
     origin: str  # "captured array", "scalar", or by whom it is computed before the attention
-    axes: tuple  # what it has a dimension for; empty for a table, which has indices
-    shape: tuple
+    axes: tuple[str, ...]  # what it has a dimension for; empty for a table, which has indices
+    shape: tuple[int, ...]
     dtype: str
     bytes: int
 
@@ -21,15 +22,15 @@ class Explanation:
     """str() of it is a page for people."""
 
     program: str  # as traced: docs/program_text.md
-    operands: tuple
-    problem: dict  # docs/problem.md
-    compiled: dict  # what the compiler made of it: the fields of `scoremod explain --json`
+    operands: tuple[Operand, ...]
+    problem: dict[str, Any]  # docs/problem.md
+    compiled: dict[str, Any]  # what the compiler made of it: the fields of `scoremod explain --json`
     road: str = ""  # where there are sequences, pages or a sink: what they are of the problem
     why_not_kept: str = ""  # what the functions do that has them traced at each call; nothing where a trace is kept
     # compiled's map of the mask -> the same with what operands hold, which takes up to seconds; None where that isn't known.
     decide: Callable | None = dataclasses.field(default=None, repr=False, compare=False)
 
-    def __str__(self):
+    def __str__(self) -> str:
         lines = [self.program, ""]
         for operand in self.operands:
             where = f"over {', '.join(operand.axes)}" if operand.axes else "table" if operand.shape else "scalar"
@@ -48,7 +49,7 @@ class Explanation:
             lines.append(f"with gradients of captured tensors: {found}")
         return "\n".join(lines)
 
-    def mask_map(self):
+    def mask_map(self) -> dict[str, Any]:
         """The mask's map (docs/cli.md), in which operands decide about tiles as far as their numbers are known."""
         drawn = self.compiled["mask"]["map"]
         return drawn if self.decide is None else self.decide(drawn)
@@ -61,19 +62,21 @@ class Explanation:
         return [f"{drawn['tile_q']} x {drawn['tile_kv']} scores each; # all kept, . none, {open_tiles} (batch 0, head 0):", *drawn["rows"]]
 
     @property
-    def backend(self):
+    def backend(self) -> str | None:
         """The backend that runs the forward; None where none does."""
         return self._chosen("chosen")
 
     @property
-    def backward_backend(self):
-        """The same of the backward: of dq, dk and dv."""
+    def backward_backend(self) -> str | None:
+        """The backend that computes dq, dk and dv; None where none does."""
         return self._chosen("chosen_backward")
 
     @property
-    def gradient_backends(self):
-        """Gradient ("dq", "d_x0") -> the backend that computes it where a call asks for those of all captured tensors: another one than backward_backend may
-        then be the fastest for dq, dk and dv too. Empty where there is nothing to choose: on a CPU, without a backward, or where no backend runs it."""
+    def gradient_backends(self) -> dict[str, str]:
+        """Gradient ("dq", "d_x0") -> the backend that computes it in a call that asks for the gradients of all captured tensors.
+
+        In such a call the fastest backend for dq, dk and dv may be another than backward_backend. The dict is empty where there is nothing to
+        choose: on a CPU, without a backward, or where no backend runs it."""
         found = {}
         for task in self.compiled["patterns"]:  # a later one computes anew what an earlier one has
             chosen = next((candidate["backend"] for candidate in task["candidates"] if candidate["chosen"]), None)
@@ -84,10 +87,10 @@ class Explanation:
         return next((answer["backend"] for answer in self.compiled["backends"] if answer[field]), None)
 
     @property
-    def decided_by(self):
+    def decided_by(self) -> str:
         """Who said which backends may be chosen: "the caller", "SCOREMOD_BACKENDS" or "nobody: the fastest by prediction"."""
         return self.compiled["decided_by"]
 
-    def answers(self):
+    def answers(self) -> dict[str, tuple[str, ...]]:
         """backend -> why it can't run this; nothing where it can."""
         return {answer["backend"]: tuple(answer["reasons"]) for answer in self.compiled["backends"]}

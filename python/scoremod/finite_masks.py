@@ -9,16 +9,18 @@ import numpy as np
 _MASK_LIKE = -(2.0**15)
 # Larger arrays are not looked through for it.
 _MAX_ELEMENTS = 2**16
-# Where the backends' backward makes up for the rounding.
+# The backward of the CPU's backends compensates for the rounding.
 _EXACT = "host"
 
 
 def warn_of_finite_masks(program, sources, memory, stacklevel, infinity="jnp.inf"):
-    """Warns where a program may give all scores of a row such a number: its log-sum-exp then has no digit left of the number of keys, and its
-    gradients are wrong. memory: where it runs, "host" or "cuda"; None for backward passes that combine log-sum-exps of parts.
+    """Warns where a program may give all scores of a row such a number. The row's log-sum-exp then rounds away the number of keys, and its
+    gradients are wrong.
 
-    sources: for each operand of the program what has known_array(): its whole captured array, or None for one whose numbers aren't known, such
-        as one that is traced.
+    memory: where it runs, "host" or "cuda"; None for backward passes that combine log-sum-exps of partial results.
+
+    sources: for each operand of the program an object with known_array(): the whole captured array, or None where its numbers are unknown,
+        as under tracing.
     infinity: how the caller's framework writes it.
     """
     if memory == _EXACT:
@@ -26,8 +28,8 @@ def warn_of_finite_masks(program, sources, memory, stacklevel, infinity="jnp.inf
     found = next(_numbers(program, sources), None)
     if found is not None:
         warnings.warn(
-            f"score_mod has {found} for some scores. If that is to mask them, write -{infinity} or use mask_mod, which also skips their work: where a "
-            "whole row has such scores, its gradients are wrong, for the float32 log-sum-exp that the backward pass starts from is too coarse",
+            f"score_mod has {found} for some scores. To mask them, write -{infinity} or use mask_mod, which also skips their work. A row that has such "
+            "scores only gets wrong gradients, because the backward pass starts from its float32 log-sum-exp, which is too coarse",
             stacklevel=stacklevel + 1,
         )
 

@@ -124,7 +124,7 @@ _FUNCTIONS = {
 
 
 def _candidates():
-    """Where the library may be, in the order of preference: named, installed beside this package, built in this checkout."""
+    """Paths of the library in the order of preference: named, installed beside this package, built in this checkout."""
     if named := os.environ.get("SCOREMOD_LIBRARY"):
         return [Path(named)]
     package = Path(__file__).resolve().parent

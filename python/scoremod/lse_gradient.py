@@ -1,4 +1,4 @@
-"""The gradient of a log-sum-exp, as columns that a backward's tensors get: fused attention takes none beside that of its output."""
+"""The gradient of a log-sum-exp, as extra columns of a backward's tensors: fused attention takes only the output's gradient."""
 
 # Head dims of fused attention are multiples of 8.
 COLUMNS = 8
@@ -7,22 +7,23 @@ _PARTS = 3
 
 
 def with_lse_columns(numpy, v, o, d_o, d_lse, rounded, *, by_row_sum):
-    """(v, o, d_o) whose attention's backward has d loss / d lse in it; the gradient of v has COLUMNS columns more, which mean nothing.
+    """(v, o, d_o) whose backward includes d loss / d lse. The gradient of v has COLUMNS more columns, to be discarded.
 
     numpy: jax.numpy or torch, whose arrays these are. d_lse: float32, in the order of d_o's dimensions, with one of size 1 for the head dim.
     rounded: the numbers of d_o's dtype that are nearest to some, and the same in float32.
 
-    The gradient of a modified score is p * (dP - rowsum(d_o * o) + d_lse), where dP = d_o v^T. With columns of ones in v, d_lse in d_o and
-    zeros in o, dP grows by d_lse and the sum of the row stays, which is the same. d_lse is split into numbers of d_o's dtype, in a column each: what
-    an operand gains of all keys may be small beside what it gains of each. Dropout would drop that part of dP, too, a sink has no dP, and in
-    eight bits, times a factor, there may be no 1: by_row_sum, for such calls, makes the sum of the row less by d_lse instead, with columns of
-    ones in d_o, -d_lse in o and zeros in v.
+    The gradient of a modified score is p * (dP - delta + d_lse), with dP = d_o v^T and delta = rowsum(d_o * o). Columns of ones in v, d_lse in
+    d_o and zeros in o add d_lse to dP and leave delta as it is. d_lse is split over several columns of d_o's dtype, for its rounding error
+    would dominate small operand gradients that sum over all keys.
+
+    by_row_sum: subtract d_lse from delta instead, with columns of ones in d_o, -d_lse in o and zeros in v. Dropout, sinks and FP8 need it:
+        dropout would drop that part of dP, a sink has no dP, and a scaled FP8 tensor may be unable to hold a 1.
     """
     parts = []
     for _ in range(_PARTS):
         part, as_float = rounded(d_lse)
         parts.append(part)
-        # Of an infinite one, as a row without a key may have, nothing is left: inf - inf would be a NaN.
+        # A row without keys may have an infinite d_lse: its remainder is 0, for inf - inf would be a NaN.
         is_finite = numpy.isfinite(as_float)
         d_lse = numpy.where(is_finite, d_lse, 0) - numpy.where(is_finite, as_float, 0)
     parts = numpy.concatenate(parts, axis=-1)

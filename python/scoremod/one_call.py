@@ -1,34 +1,75 @@
 """Attention in one call."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from scoremod.arguments import finite, mapping
 from scoremod.attention import Attention
 from scoremod.errors import InvalidArgumentError
+from scoremod.signatures import Layout
 from scoremod.tensors import dtype_name
 from scoremod.unknown_arguments import refuse
+from scoremod.workspace import Workspace
 
 
 def attention(
-    q, k, v, *, score_mod="score", mask_mod=None, operands=None, layout="BSHD", scale=None, backend=None, return_lse=False, out=None, workspace=None,
-    **unknown,
-):
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    score_mod: str = "score",
+    mask_mod: str | None = None,
+    operands: Mapping[str, tuple[str, np.ndarray]] | None = None,
+    layout: Layout = "BSHD",
+    scale: float | None = None,
+    backend: str | None = None,
+    return_lse: bool = False,
+    out: np.ndarray | tuple[np.ndarray | None, ...] | None = None,
+    workspace: Workspace | None = None,
+    **unknown: Any,
+) -> Any:
     """Attention in one call, forward only. What it compiles is kept for equal calls, whatever their arrays and scale (scoremod.cache).
 
-    q, k, v: arrays in the order that layout names; copied when they aren't contiguous. heads of k and v may be fewer.
-    score_mod: the modified score as an expression of score, b, h, q_idx, kv_idx and operands: "30.0 * tanh(score / 30.0)".
-    mask_mod: whether this query may look at this key: "q_idx >= kv_idx".
-    operands: name -> (axes, array), where axes are those among b, h, q_idx, kv_idx that the array has a dimension for
-    ("h", "b, kv_idx"), or "table" for an array that the expressions index: "bias[h, q_idx - kv_idx + 63]". Each must be read by one of
-    the expressions.
+    Parameters
+    ----------
+    q, k, v : array
+        Arrays in the order that layout names; copied when they aren't contiguous. k and v may have fewer heads.
+    score_mod : str
+        The modified score as an expression of score, b, h, q_idx, kv_idx and operands: "30.0 * tanh(score / 30.0)".
+    mask_mod : str, optional
+        Whether the query may look at the key: "q_idx >= kv_idx".
+    operands : dict of str to (str, array), optional
+        The axes and the array of each name. Axes are those among b, h, q_idx, kv_idx that the array has a dimension for: "h" or "b, kv_idx". An
+        array that the expressions index, as in "bias[h, q_idx - kv_idx + 63]", has "table" for its axes. One of the expressions must read it.
+    layout : {"BSHD", "SBHD", "BHSD"}
+        The order of dimensions: batch, sequence, heads, dim.
+    scale : float, optional
+        The factor of Q K^T; 1 / sqrt(dim) without it.
+    backend : str, optional
+        Attention's.
+    return_lse, out, workspace
+        Attention.forward's.
+    unknown
+        Other arguments are refused. For those that other attention functions have, the error says what takes their place.
 
+    Returns
+    -------
+    array or tuple of arrays
+        The output, or (output, lse) with return_lse: Attention.forward's.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For an argument that is wrong, or that this function doesn't have.
+    UnsupportedError
+        For a problem that no backend runs.
+
+    Examples
+    --------
         attention(q, k, v, score_mod="score - slope * f32(abs(q_idx - kv_idx))", operands={"slope": ("h", slopes)})
-
-    out, workspace: Attention.forward's.
-
-    Other arguments are refused; for those that other attention functions have, the error says what takes their place.
     """
     if unknown:
         refuse("attention", unknown, _ARGUMENTS, _ELSEWHERE)
@@ -38,15 +79,15 @@ def attention(
     lines.append(f"value = {_expression(score_mod, 'score_mod')}")
     dtype = dtype_name(arrays["q"].dtype, "q")
     if dtype in ("e4m3", "e5m2"):
-        raise InvalidArgumentError(f"q: expected an array of 16 bits or more, found {arrays['q'].dtype}, whose factors have no arguments here; use scoremod.Attention")
+        raise InvalidArgumentError(
+            f"q: expected an array of 16 bits or more, found {arrays['q'].dtype}: this function takes no descale factors; use scoremod.Attention"
+        )
     problem = {
         **_sizes(layout, **arrays),
         "dtype": dtype,
         "layout": layout,
         "program": lines + ([] if mask_mod is None else [f"keep = {_expression(mask_mod, 'mask_mod')}"]),
-        "operands": [
-            {"name": name, "dtype": dtype_name(array.dtype, name), "shape": list(array.shape)} for name, (_, array) in given.items()
-        ],
+        "operands": [{"name": name, "dtype": dtype_name(array.dtype, name), "shape": list(array.shape)} for name, (_, array) in given.items()],
     }
     # A program that reads the scale has it as a constant.
     if scale is not None and re.search(r"\bqk_scale\b", f"{score_mod} {mask_mod}"):
@@ -89,8 +130,7 @@ def _array(value, name):
 def _operand(name, value):
     if not isinstance(value, (tuple, list)) or len(value) != 2 or not isinstance(value[0], str):
         raise InvalidArgumentError(
-            f"operands: expected for '{name}' a pair of axes and array, such as ('h, kv_idx', array) or ('table', array); "
-            f"found {type(value).__name__}"
+            f"operands: expected for '{name}' a pair of axes and array, such as ('h, kv_idx', array) or ('table', array); found {type(value).__name__}"
         )
     return value[0], _array(value[1], f"operand '{name}'")
 
@@ -101,8 +141,7 @@ def _check_read(operands, *expressions):
     for name in operands:
         if name not in read:
             raise InvalidArgumentError(
-                f"operands: expected operands that score_mod or mask_mod reads, found '{name}', which neither does; remove it, or "
-                "correct its name"
+                f"operands: expected operands that score_mod or mask_mod reads, found '{name}', which neither does; remove it, or correct its name"
             )
 
 
@@ -118,8 +157,7 @@ def _expression(value, name):
 def _sizes(layout, q, k, v):
     if not isinstance(layout, str) or sorted(layout) != sorted("BSHD") or any(array.ndim != 4 for array in (q, k, v)):
         raise InvalidArgumentError(
-            f"expected q, k and v with 4 dimensions in a layout of the letters B, S, H and D, found shapes {q.shape}, "
-            f"{k.shape}, {v.shape} in layout {layout!r}"
+            f"expected q, k and v with 4 dimensions in a layout of the letters B, S, H and D, found shapes {q.shape}, {k.shape}, {v.shape} in layout {layout!r}"
         )
     size = {name: dict(zip(layout, array.shape)) for name, array in {"q": q, "k": k, "v": v}.items()}
     return {

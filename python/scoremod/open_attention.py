@@ -2,12 +2,14 @@
 
 import ctypes
 import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from ctypes import addressof, c_int64, c_size_t, c_void_p
 
 from scoremod import library
 from scoremod.arguments import backend_names, check_names, compile_options, encode, problem_text
 from scoremod.attention import Attention
 from scoremod.errors import InvalidArgumentError
+from scoremod.signatures import Backends, Memory, NewSizes, Problem
 
 SIZES = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "tokens_q", "tokens_kv", "blocks", "blocks_per_sequence")
 _TENSORS = ("q", "k", "v", "o", "d_o", "dq", "dk", "dv")
@@ -25,7 +27,19 @@ class OpenAttention:
     problem and options are those of scoremod.Attention, which raises what this raises.
     """
 
-    def __init__(self, problem, *, backend=None, threads=0, disabled_passes=(), device=None, backends=None, memory=None, max_workspace=None, new_sizes=None):
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        backend: str | None = None,
+        threads: int = 0,
+        disabled_passes: Iterable[str] = (),
+        device: int | None = None,
+        backends: Backends = None,
+        memory: Memory = None,
+        max_workspace: int | None = None,
+        new_sizes: NewSizes = None,
+    ) -> None:
         selection = {"backends": backend_names(backends), "memory": memory, "max_workspace": max_workspace, "new_sizes": new_sizes}
         self._arguments = (backend, threads, tuple(disabled_passes), device, selection)
         self._handle = c_void_p()
@@ -35,7 +49,7 @@ class OpenAttention:
         self._at = library.load().scoremod_attention_at
         self._names = {}  # of operands, as C has them
 
-    def at(self, *, operands=None, strides=None, **sizes):
+    def at(self, *, operands: Mapping[str, Sequence[int]] | None = None, strides: Mapping[str, Sequence[int]] | None = None, **sizes: int) -> Attention:
         """The scoremod.Attention of these sizes, of which the most recent 1024 are kept.
 
         sizes: "batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "tokens_q", "tokens_kv", "blocks" and "blocks_per_sequence", those that the problem
@@ -53,7 +67,9 @@ class OpenAttention:
         described = [(name, tuple(shape), None) for name, shape in (operands or {}).items()]
         return self.at_sizes([sizes.get(name, 0) for name in SIZES], strides or {}, described)
 
-    def at_sizes(self, sizes, strides, operands):
+    def at_sizes(
+        self, sizes: Sequence[int], strides: Mapping[str, Sequence[int]], operands: Sequence[tuple[str, Sequence[int], Sequence[int] | None]]
+    ) -> Attention:
         """at() of lists. sizes: in the order of SIZES, 0 for those that the problem has; strides: as of at(); operands: (name, shape, strides or None)."""
         words = self._words(sizes, strides, operands)
         handle, message = c_void_p(), c_void_p()

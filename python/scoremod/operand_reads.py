@@ -8,8 +8,10 @@ from scoremod.program import AXES, MAX_TABLE_RANK, OperandDecl
 
 
 class OperandReads:
-    """The operands of a program that is being built, each once. sources: for each what makes its array, as the caller gave it; sources are
-    compared by == of their identity(), if they have one, or of themselves, so that equal reads are one operand."""
+    """The operands of a program that is being built, each once.
+
+    sources: for each operand the object that makes its array, as the caller gave it. Sources with equal identity(), or without one equal
+    themselves, are one operand."""
 
     def __init__(self, builder, sizes):
         """sizes: axis -> the size of the score along it."""

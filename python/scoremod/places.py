@@ -1,12 +1,13 @@
-"""What a call binds beside its program's operands, in the order and by the names of docs/problem.md: where sequences lie, lengths, a sink, and
-keys of dropout."""
+"""The runtime arguments that a call has beside its program's operands: offsets of sequences, page tables, lengths, a sink, dropout keys.
+
+Their names and order are docs/problem.md's."""
 
 from typing import NamedTuple
 
 from scoremod.sizes import sizes_of
 
 
-# Of tensors of eight bits, in the order in which calls bind them after everything else.
+# The scale factors of FP8 tensors. They come last among the arguments, in this order.
 FACTORS = ("descale_q", "descale_k", "descale_v", "scale_o")
 
 
@@ -28,8 +29,8 @@ class Ragged(NamedTuple):
 
 
 class Paged(NamedTuple):
-    """Keys in blocks of a pool: key and value as a layout has them, whose B are the pool's blocks and S the positions in one; page tables
-    int32 [batch, blocks_per_sequence]. A call of it has lengths of keys."""
+    """A paged KV cache: key and value hold pages in place of batches, so that a layout's B is their number and S the positions in one. Page
+    tables are int32 [batch, blocks_per_sequence]. A call needs lengths of keys."""
 
     blocks_per_sequence: int
 

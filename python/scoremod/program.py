@@ -17,8 +17,10 @@ _PREFIX = {"neg": "-", "not": "!"}
 
 
 class Node(NamedTuple):
-    """One operation. op is "score", one of AXES, "constant", "operand", "gather", or an op of docs/ops.md; type is "f32", "i32" or
-    "bool"; args are nodes by number, each below the node's own; payload is a constant's literal or an operand's number."""
+    """One operation.
+
+    op is "score", one of AXES, "constant", "operand", "gather", or an op of docs/ops.md. type is "f32", "i32" or "bool". args are numbers of
+    earlier nodes. payload is a constant's literal or an operand's number."""
 
     op: str
     type: str
@@ -35,8 +37,8 @@ class OperandDecl(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What becomes of one score. Equal structure means equal values: nodes are numbered depth first from the roots, and operands in
-    the order in which the nodes read them, so the text is the identity of a program."""
+    """A score program: how it modifies one score. Nodes are numbered depth first from the roots, and operands in the order in which nodes
+    read them. So equal structure means equal text, which identifies the program."""
 
     nodes: tuple
     operands: tuple

@@ -1,4 +1,4 @@
-"""What frameworks have as one operation and programs as several: each takes a scoremod.program.Builder and nodes, and gives a node."""
+"""Operations of frameworks that take several ops of a program: each takes a scoremod.program.Builder and nodes, and returns a node."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a program makes of single scores, asked of the library: attention to one key alone has the key's modified score as its log-sum-exp."""
+"""Modified scores at single places, computed by the library: attention to one key alone has the key's modified score as its log-sum-exp."""
 
 import re
 from typing import NamedTuple

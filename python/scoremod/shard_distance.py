@@ -1,8 +1,8 @@
 """Programs of attention between two shards of a sequence whose distance is known.
 
-Where a shard's positions are its number times some step, plus its local index, a comparison of a query's position with a key's doesn't depend on
-where the two shards are, only on how far apart: q + s * step >= k + (s - d) * step is q >= k - d * step. For a known d that is a band, or the
-same for all of the shard's scores. The compiler can't find that out: to it s and d are numbers of any size.
+An index of a shard has the position number * step + index. So a comparison of a query's position with a key's depends only on the distance
+of their shards: q + s * step >= k + (s - d) * step is q >= k - d * step. With a known d that is a band, or one constant for all of the
+shard's scores. The compiler can't find that out: to it s and d are numbers of any size.
 """
 
 import math
@@ -26,7 +26,7 @@ def _wrapped(number):
 
 
 class Shards(NamedTuple):
-    """What is known of the two operands that say which shards these are."""
+    """The two operands that say which shards these are, and the shards' extents."""
 
     shard: int | None  # the operand that has the number of the queries' shard; None if the program doesn't read it
     distance: int | None  # the operand that has the queries' number less the keys'; None likewise
@@ -103,7 +103,7 @@ class _Rewriter:
         return None
 
     def _folded(self, op, args):
-        """What a constant among the arguments decides; None where none does."""
+        """The node that a constant among the arguments decides; None where none does."""
         values = [self.builder.constant_value(arg) if self.builder.type(arg) == "bool" else None for arg in args]
         if op == "select":
             return None if values[0] is None else args[1] if values[0] else args[2]
@@ -116,7 +116,7 @@ class _Rewriter:
         return None
 
     def _arithmetic(self, node, args):
-        """What cancels the shard's number is written without it: sums are equal modulo 2^32 in either way."""
+        """The sum without the shard's number where that cancels; equal modulo 2^32 in either form."""
         number = self.builder.node(node.op, node.type, *args)
         total = self._sum_of(number)
         if self._shard in total.terms or not any(self._shard in self._sum_of(arg).terms for arg in args):

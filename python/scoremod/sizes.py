@@ -17,7 +17,7 @@ class Sizes(NamedTuple):
     dim_qk: int
     dim_v: int
 
-    def axes(self):
+    def axes(self) -> dict[str, int]:
         """axis -> the size of the score along it."""
         return dict(zip(AXES, (self.batch, self.heads_q, self.seq_q, self.seq_kv)))
 
@@ -44,18 +44,16 @@ def sizes_of(layout, q, k, v, *, may_be_empty=False):
     ):
         if size[first][letter] != size[second][letter]:
             raise InvalidArgumentError(
-                f"{second}: expected the {what} of {first}, {size[first][letter]}, found {size[second][letter]} in shape "
-                f"{shapes[second]} ({layout})"
+                f"{second}: expected the {what} of {first}, {size[first][letter]}, found {size[second][letter]} in shape {shapes[second]} ({layout})"
             )
     empty = [letter for name in shapes for letter in layout if size[name][letter] == 0]
     if empty and (not may_be_empty or "D" in empty):
         raise InvalidArgumentError(f"expected arrays that are not empty, found shapes {', '.join(map(str, shapes.values()))}")
     if size["query"]["H"] % max(size["key"]["H"], 1) or (size["query"]["H"] > 0) != (size["key"]["H"] > 0):
-        raise InvalidArgumentError(
-            f"query: expected a number of heads that is a multiple of key's {size['key']['H']}, found {size['query']['H']}"
-        )
+        raise InvalidArgumentError(f"query: expected a number of heads that is a multiple of key's {size['key']['H']}, found {size['query']['H']}")
     return Sizes(
-        *(size["query"][letter] for letter in "BH"),
+        size["query"]["B"],
+        size["query"]["H"],
         size["key"]["H"],
         size["query"]["S"],
         size["key"]["S"],

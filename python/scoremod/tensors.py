@@ -1,4 +1,4 @@
-"""What a problem says of each tensor, and NumPy arrays held to it."""
+"""The tensors that a problem describes, and checks of NumPy arrays against them."""
 
 from dataclasses import dataclass, replace
 
@@ -17,7 +17,7 @@ except ImportError:
     _BFLOAT16 = (np.dtype(np.uint16),)
     _E4M3 = _E5M2 = (np.dtype(np.uint8),)
 
-# The NumPy dtypes that hold each of scoremod's; NumPy itself has no bfloat16 and nothing of eight bits, so these may also come as
+# The NumPy dtypes that hold each of scoremod's; NumPy itself has no bfloat16 and no FP8, so these may also come as
 # unsigned integers of their bits.
 DTYPES = {
     "f32": (np.dtype(np.float32),),
@@ -29,25 +29,22 @@ DTYPES = {
     "e5m2": _E5M2,
 }
 
-# Those that NumPy itself has.
+# The names of dtypes that NumPy itself has.
 _NUMPY_NAMES = {"f32": "float32", "f16": "float16", "i32": "int32", "bool": "bool_"}
 
 
 def dtype_name(dtype, name):
-    """"f32", "f16", "bf16", "i32", "bool", "e4m3" or "e5m2" for a NumPy dtype. Plain unsigned integers are nobody's: only a problem can say
+    """ "f32", "f16", "bf16", "i32", "bool", "e4m3" or "e5m2" for a NumPy dtype. Plain unsigned integers are nobody's: only a problem can say
     what they are. name: of the array, for the message."""
     for known, dtypes in DTYPES.items():
         if dtype == dtypes[0] and np.dtype(dtype).kind != "u":
             return known
-    raise InvalidArgumentError(
-        f"{name}: expected an array of float32, float16, bfloat16 (of ml_dtypes), int32 or bool, found {dtype}; "
-        f"{_conversion(dtype)}"
-    )
+    raise InvalidArgumentError(f"{name}: expected an array of float32, float16, bfloat16 (of ml_dtypes), int32 or bool, found {dtype}; {_conversion(dtype)}")
 
 
 def array_dtype(wanted, problem_dtype, given):
-    """The NumPy dtype of an output that a problem has as `wanted`, where q has the problem's dtype and the array's is `given`: the same, or
-    as far as that is one of ml_dtypes, another one of these."""
+    """The NumPy dtype of an output whose dtype in the problem is `wanted`. problem_dtype: q's in the problem; given: q's in NumPy. The output
+    is of ml_dtypes where q is, and unsigned integers of its bits where q is."""
     if wanted == problem_dtype:
         return given
     has_own = problem_dtype in ("bf16", "e4m3", "e5m2") and np.dtype(given).kind != "u"
@@ -55,7 +52,7 @@ def array_dtype(wanted, problem_dtype, given):
 
 
 def _conversion(dtype, wanted=None):
-    """What to do about an array of a dtype that isn't wanted. wanted: the NumPy dtype that is; None where several are.
+    """Advice on an array of a wrong dtype. wanted: the NumPy dtype that is expected; None where several are.
 
     NumPy makes float64 and int64 of Python's numbers, so that most who meet this want the narrower one."""
     if wanted is None:
@@ -102,7 +99,7 @@ class TensorSpec:
         return array
 
     def check_output(self, name, array):
-        """The same of an array that a call writes to. name: of the result, for the message."""
+        """Checks an array that a call writes to. name: of the result, for the message."""
         if not isinstance(array, np.ndarray):  # a scalar of NumPy keeps nothing that is written
             raise InvalidArgumentError(f"{name}: expected a NumPy array, found {type(array).__name__}")
         if not array.flags.writeable:
@@ -161,9 +158,7 @@ def operand_specs(problem):
     for operand in problem["operands"]:
         shape = tuple(operand["shape"])
         strides = tuple(operand.get("strides") or dense_strides(shape))
-        specs[operand["name"]] = TensorSpec(
-            f"operand '{operand['name']}'", operand["dtype"], shape, strides, operand.get("gradient", True)
-        )
+        specs[operand["name"]] = TensorSpec(f"operand '{operand['name']}'", operand["dtype"], shape, strides, operand.get("gradient", True))
     return specs
 
 

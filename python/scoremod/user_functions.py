@@ -49,8 +49,8 @@ def _binds(signature, arguments):
 
 
 def captured(function):
-    """(name, value) of what a function closes over, has as defaults and numbers in its text, or reads of its module; likewise of the
-    functions, and of the items of lists and dicts, among those."""
+    """(name, value) of each value that a function reads: from its closure, its defaults, its constants and its module. Functions, lists and
+    dicts among the values are searched, too."""
     pending, seen = [("", function)], {}
     while pending and len(seen) < _MAX_VALUES:
         name, value = pending.pop()
@@ -84,7 +84,7 @@ def _inside(name, value):
         return _items(name, enumerate(value))
     if callable(getattr(value, "__wrapped__", None)):  # a jitted function
         return [(name, value.__wrapped__)]
-    call = getattr(type(value), "__call__", None)
+    call = getattr(type(value), "__call__", None)  # noqa: B004 (the method itself is needed)
     if not name and isinstance(call, types.FunctionType):  # an object that is called as the function is
         return [(name, types.MethodType(call, value))]
     return []

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -15,11 +16,11 @@ class Workspace:
     """Scratch memory for calls of any Attention over NumPy arrays, one at a time: it grows to what the largest call needs, and stays. Threads have one
     each; a call raises InvalidArgumentError for one that another call is using."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
         self._in_use = threading.Lock()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<scoremod.Workspace of {self.nbytes} bytes>"
 
     def __reduce__(self):
@@ -27,15 +28,17 @@ class Workspace:
         return Workspace, ()
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """Bytes that it holds now."""
         return self._memory.nbytes
 
     @contextlib.contextmanager
-    def taken(self, needed):
+    def taken(self, needed: int) -> Iterator[Buffer]:
         """A Buffer of so many bytes, which nobody else gets meanwhile."""
         if not self._in_use.acquire(blocking=False):
-            raise InvalidArgumentError("workspace: expected one that no other call is using, found one in use; give each thread a scoremod.Workspace of its own")
+            raise InvalidArgumentError(
+                "workspace: expected one that no other call is using, found one in use; give each thread a scoremod.Workspace of its own"
+            )
         try:
             yield self._buffer(needed)
         finally:

@@ -1,4 +1,4 @@
-"""What libscoremod.so exports: exactly the C functions that c_api.h declares, and no C++ name of a library used inside.
+"""Checks that libscoremod.so exports exactly the C functions that c_api.h declares, and no C++ name of a library used inside.
 
 usage: exported_symbols_test.py [--nm NM] C_API_H LIBRARY
 """
@@ -25,17 +25,15 @@ def main():
     declared = set(DECLARATION.findall(options.header.read_text(encoding="utf-8")))
     listing = subprocess.run(
         [options.nm, "--dynamic", "--defined-only", "--format=posix", options.library],
-        check=True, capture_output=True, text=True,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     exported = {line.split()[0] for line in listing.stdout.splitlines()}
     plain = {name for name in exported if not name.startswith("_Z")}
     problems = [f"declared in {options.header.name} and not exported: {name}" for name in sorted(declared - plain)]
     problems += [f"exported and not declared in {options.header.name}: {name}" for name in sorted(plain - declared)]
-    problems += [
-        f"exported and not of scoremod: {name}"
-        for name in sorted(exported - plain)
-        if not OURS.match(name) or any(part in name for part in FOREIGN)
-    ]
+    problems += [f"exported and not of scoremod: {name}" for name in sorted(exported - plain) if not OURS.match(name) or any(part in name for part in FOREIGN)]
     if len(declared) < 10:
         problems.append(f"expected at least 10 declarations in {options.header}, found {len(declared)}")
     print("\n".join(problems) or f"{len(declared)} C functions and {len(exported - plain)} C++ names, as declared")

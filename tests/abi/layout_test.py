@@ -1,9 +1,9 @@
-"""Where each field of the C interface's structs lies: what programs were compiled with stays, and fields are only added at the end.
+"""Checks the layout of the C interface's structs: fields stay where programs were compiled with them, and new ones come at the end.
 
 usage: layout_test.py [--cc CC] [--update] C_API_H
 
-Compares the offsets and sizes of all fields with layout.txt beside this file, which lists them in order. A field that is new at the end of a struct, or a
-new struct, is written there with --update; nothing that is there may change, and the structs without struct_size may not grow.
+Compares the offsets and sizes of all fields with layout.txt beside this file, which lists them in order. --update adds new structs, and
+fields that are new at the end of a struct. No listed field may change, and structs without struct_size may not grow.
 """
 
 import argparse
@@ -29,8 +29,7 @@ def layout_of(header, cc):
     structs = {name: fields_of(body) for name, body in STRUCT.findall(header.read_text(encoding="utf-8"))}
     lines = []
     for name, fields in structs.items():
-        for field in fields:
-            lines.append(f'printf("{name} {field} %zu %zu\\n", offsetof({name}, {field}), sizeof((({name}*)0)->{field}));')
+        lines += [f'printf("{name} {field} %zu %zu\\n", offsetof({name}, {field}), sizeof((({name}*)0)->{field}));' for field in fields]
         lines.append(f'printf("{name} sizeof 0 %zu\\n", sizeof({name}));')
     program = f'#include <stdio.h>\n#include "{header}"\nint main(void) {{\n' + "\n".join(lines) + "\nreturn 0;\n}\n"
     with tempfile.TemporaryDirectory() as folder:
@@ -43,13 +42,15 @@ def layout_of(header, cc):
 
 
 def changes(golden, found):
-    """What is there of `golden` no longer, and grew though it may not."""
+    """The rows of `golden` that are gone or moved, and the structs that grew though they may not."""
     problems = [f"expected {' '.join(map(str, row))}, found another place, or none" for row in golden if row[1] != "sizeof" and row not in found]
     growing = {struct for struct, field, offset, _ in found if field == "struct_size" and offset == 0}
     known = {struct for struct, *_ in golden}
     for struct in known - growing:
         before = {row for row in golden if row[0] == struct}
-        problems += [f"{struct} has no struct_size and may not change; found {' '.join(map(str, row))}" for row in found if row[0] == struct and row not in before]
+        problems += [
+            f"{struct} has no struct_size and may not change; found {' '.join(map(str, row))}" for row in found if row[0] == struct and row not in before
+        ]
     return problems
 
 

@@ -6,7 +6,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "checks"))
-import layers  # noqa: E402
+import layers
 
 CLEAN_TREE = {
     "include/scoremod/error.hpp": "#include <string>\n",
@@ -33,7 +33,7 @@ CLEAN_TREE = {
 
 
 def violations_in(changes):
-    """What the check says of the clean tree with `changes` (path -> text) laid over it."""
+    """The check's findings in the clean tree with `changes` (path -> text) laid over it."""
     with tempfile.TemporaryDirectory() as folder:
         for path, text in {**CLEAN_TREE, **changes}.items():
             file = Path(folder) / path

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = "scoremod/problem.hpp"
 
-# Where all members are named: what is read, written and compared, what people are told, and each backend's answer.
+# The files that name all members: those that read, write and compare them, that tell people, and that give each backend's answer.
 DECIDING = [
     "src/problem/canonical_problem.cpp",
     "src/problem/parse_problem.cpp",
@@ -34,7 +34,7 @@ OPTIONAL = {"src/backend/cudnn/problem_rules.cpp", "src/backend/kernels/directio
 
 LAST_MEMBER = "  bool deterministic = false;\n"
 ONE_MORE = LAST_MEMBER + "  bool added_by_the_test = false;\n"
-# What compilers say of a structured binding with too few names.
+# The compilers' message for a structured binding with too few names.
 TOO_FEW_NAMES = re.compile(r"decomposes into \d+ elements")
 
 
@@ -59,13 +59,11 @@ def compile_with(header, folder, words):
         path = Path(place, HEADER)
         path.parent.mkdir()
         path.write_text(header, encoding="utf-8")
-        return subprocess.run(
-            [words[0], f"-I{place}", *words[1:], "-fsyntax-only"], cwd=folder, capture_output=True, text=True, check=False
-        )
+        return subprocess.run([words[0], f"-I{place}", *words[1:], "-fsyntax-only"], cwd=folder, capture_output=True, text=True, check=False)
 
 
 def complaint(path, folder, words, header):
-    """What is wrong with a deciding file, or None."""
+    """The complaint about a deciding file, or None."""
     if (done := compile_with(header, folder, words)).returncode != 0:
         return f"{path}: expected it to compile with a copy of {HEADER}, found\n{done.stderr}"
     done = compile_with(header.replace(LAST_MEMBER, ONE_MORE), folder, words)
@@ -84,9 +82,7 @@ def main(build_folder):
     known = commands(build_folder)
     missing = [path for path in DECIDING if path not in known and path not in OPTIONAL]
     complaints = [f"{path}: expected it in compile_commands.json; was it moved?" for path in missing]
-    for path in DECIDING:
-        if path in known and (found := complaint(path, *known[path], header)):
-            complaints.append(found)
+    complaints += [found for path in DECIDING if path in known and (found := complaint(path, *known[path], header))]
     print("\n".join(complaints) or f"{len(DECIDING)} files name every member")
     return 1 if complaints else 0
 

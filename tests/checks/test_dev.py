@@ -111,7 +111,7 @@ def test_the_status_of_all_tests_counts_and_their_summaries_are_shown(tested, fa
 @pytest.mark.parametrize("failing", ["program", "record", None])
 def test_all_fuzzers_run_and_one_that_fails_is_heeded(dev, failing):
     for name in ("program", "problem", "record"):
-        write_program(dev.folder / f"build/fuzz/bin/fuzz_{name}", f"echo Done {name} \"$@\"; exit {int(name == failing)}")
+        write_program(dev.folder / f"build/fuzz/bin/fuzz_{name}", f'echo Done {name} "$@"; exit {int(name == failing)}')
     dev("fuzz", "5", status=1 if failing else 0, JOBS="2")
     for name in ("program", "problem", "record"):
         assert f"Done {name} -max_total_time=5" in dev.said or name == failing

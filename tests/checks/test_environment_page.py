@@ -31,7 +31,7 @@ def build_options():
 
 def documented(after, before=None):
     page = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8")
-    part = page[page.index(after):page.index(before) if before else None]
+    part = page[page.index(after) : page.index(before) if before else None]
     rows = [line.split("|")[1] for line in part.splitlines() if line.startswith("| `")]
     return {name for row in rows for name in re.findall(r"`([A-Z_]+)`", row)}
 

@@ -26,7 +26,9 @@ def check_names(tmp_path):
         (tmp_path / "compile_commands.json").write_text(json.dumps(entries))
         done = subprocess.run(
             [sys.executable, ROOT / "tools/checks/names.py", tmp_path, *(entry["file"] for entry in entries)],
-            capture_output=True, text=True, check=False,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode == 77:
             pytest.skip(done.stdout)

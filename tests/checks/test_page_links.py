@@ -14,7 +14,7 @@ def prose(page):
 
 
 def anchors(page):
-    """What GitHub calls the page's headings."""
+    """The anchors that GitHub gives the page's headings."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -22,7 +22,7 @@ int main(void) {
 }
 """
 
-# What the C++ pieces take as given: a problem, its call's arguments and a device's memory.
+# The C++ snippets take these for given: a problem, its call's arguments and a device's memory.
 FUNCTION = """
 #include <scoremod/attention.hpp>
 #include <scoremod/call.hpp>
@@ -95,4 +95,8 @@ def test_the_problem_of_its_page_is_one():
 def test_the_pieces_of_c_compile(tmp_path):
     (piece,) = blocks_of("README.md", "c")
     declared = "const char* problem_json, scoremod_attention* attention, scoremod_forward_args args, char* message"
-    build(tmp_path, f"#include <stddef.h>\n#include <scoremod/c_api.h>\nvoid piece({declared});\nvoid piece({declared}) {{\n{piece}}}\nint main(void) {{ return 0; }}\n", "c")
+    build(
+        tmp_path,
+        f"#include <stddef.h>\n#include <scoremod/c_api.h>\nvoid piece({declared});\nvoid piece({declared}) {{\n{piece}}}\nint main(void) {{ return 0; }}\n",
+        "c",
+    )

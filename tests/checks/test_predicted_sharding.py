@@ -36,8 +36,8 @@ def test_numbers_by_hand():
     two, four = (predict.ring(model, count, rate) for count in (2, 4))
     # 4 heads of 32 million pairs, shared by the GPUs.
     assert two.compute == pytest.approx(0.128) and four.compute == pytest.approx(0.064)
-    # Keys and values, a part of 8000 tokens of 2 heads of 10 elements each: 2 bytes forward, 2 and 4 backward, by all steps but one; of two
-    # shards the gradients are one part's, of 2 bytes.
+    # Keys and values are a part of 8000 tokens of 2 heads of 10 elements. All steps but one send 2 bytes forward, and 2 and 4 backward. With
+    # two shards the gradients are one part's, of 2 bytes.
     assert two.sent == 2 * 4000 * 2 * 10 * (4 + 2) and four.sent == 2 * 2000 * 2 * 10 * 3 * 8
     assert two.transfer == pytest.approx(0.96) and four.transfer == pytest.approx(19.2)
     assert four.together() == pytest.approx(19.2) and four.apart() == pytest.approx(19.264)

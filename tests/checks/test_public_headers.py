@@ -36,7 +36,7 @@ def not_exported(text):
     text = COMMENT.sub("", text)
     for scopes, statement in declarations(text):
         match = FUNCTION.search(statement)
-        if not match or "=" in statement[:match.start()] or NO_FUNCTION.search(statement):
+        if not match or "=" in statement[: match.start()] or NO_FUNCTION.search(statement):
             continue
         if any("SCOREMOD_API" in part for part in [statement, *scopes]):
             continue
@@ -50,13 +50,16 @@ def test_what_is_declared_is_exported(header):
     assert list(not_exported(header.read_text(encoding="utf-8"))) == []
 
 
-@pytest.mark.parametrize("text, missing", [
-    ("namespace a { struct S { int f() const; }; }", ["int f() const"]),
-    ("namespace a { struct S { SCOREMOD_API int f() const; int x = g(); }; }", []),
-    ("namespace a { class SCOREMOD_API S { public: S(); int f(int (*)(int)) const; }; }", []),
-    ("namespace a { int f(int x = 0); }", ["int f(int x = 0)"]),
-    ("namespace a { inline int f() { return g(1); } int g(int); }", ["int g(int)"]),
-    ("struct S { S& operator+=(S); }; inline S& S::operator+=(S o) { return o; }", []),
-])
+@pytest.mark.parametrize(
+    "text, missing",
+    [
+        ("namespace a { struct S { int f() const; }; }", ["int f() const"]),
+        ("namespace a { struct S { SCOREMOD_API int f() const; int x = g(); }; }", []),
+        ("namespace a { class SCOREMOD_API S { public: S(); int f(int (*)(int)) const; }; }", []),
+        ("namespace a { int f(int x = 0); }", ["int f(int x = 0)"]),
+        ("namespace a { inline int f() { return g(1); } int g(int); }", ["int g(int)"]),
+        ("struct S { S& operator+=(S); }; inline S& S::operator+=(S o) { return o; }", []),
+    ],
+)
 def test_it_finds_what_is_missing(text, missing):
     assert list(not_exported(text)) == missing

@@ -22,7 +22,7 @@ def imported(text):
 
 
 def violations(package):
-    """What is wrong: "place:line: text"."""
+    """The violations in the package, each as "place:line: text"."""
     for file in sorted(package.rglob("*.py")):
         folder = file.relative_to(package).parts[0]
         for line, module in imported(file.read_text()):

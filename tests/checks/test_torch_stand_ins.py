@@ -12,7 +12,7 @@ TOOL = Path(__file__).resolve().parents[2] / "tools" / "torch_stand_ins.py"
 pytestmark = pytest.mark.skipif(not (shutil.which("gcc") and shutil.which("readelf")), reason="needs gcc and readelf")
 
 # With a version, and without; a function, a text and data.
-RUNTIME = "int cudaCount(int* n) { *n = 1; return 0; }\nconst char* cudaGetErrorString(int e) { return \"fine\"; }\nint cudaTable[4] = {1, 2, 3, 4};\n"
+RUNTIME = 'int cudaCount(int* n) { *n = 1; return 0; }\nconst char* cudaGetErrorString(int e) { return "fine"; }\nint cudaTable[4] = {1, 2, 3, 4};\n'
 PLAIN = "int nvPlain(void) { return 0; }\n"
 USER = """
 extern int cudaCount(int*), nvPlain(void), cudaTable[4];

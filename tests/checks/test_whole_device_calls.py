@@ -18,7 +18,7 @@ FORBIDDEN = [
     ("src/a.cpp", "SCOREMOD_CUDART(cudaFree)(data);"),
     ("src/a.cpp", "cudaHostAlloc(&data, bytes, 0);"),
     ("src/a.cpp", "SCOREMOD_DRIVER(cuLibraryUnload)(library);"),
-    ("src/a.cpp", 'find(found.destroy, name); cublasDestroy_v2(handle);'),
+    ("src/a.cpp", "find(found.destroy, name); cublasDestroy_v2(handle);"),
     ("src/a.cpp", "cudnnDestroy(handle);"),
     ("python/scoremod/a.py", "torch.cuda.synchronize()"),
 ]

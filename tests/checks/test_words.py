@@ -18,7 +18,7 @@ FOUND = [
     ("src/a.hpp", "int x;  ///< Of a tile.\n", 1, "opening"),
     ("src/a.cuh", "/*{hole}*/ int x; /*{}*/\n/// Of a tile.\n", 2, "opening"),
     ("include/a.h", "/* A tile.\n *\n * Of a tile. */\n", 3, "opening"),
-    ("src/a.cpp", 'int x = 1\'000\'000; const char* y = "//";  // Of a tile.\n', 1, "opening"),
+    ("src/a.cpp", "int x = 1'000'000; const char* y = \"//\";  // Of a tile.\n", 1, "opening"),
     ("src/a.cpp", f"// First. Here: {LONG},\n// and more.\n", 1, "long"),
     ("src/a.cpp", f"// First.\n// Second. {LONG}.\n", 2, "long"),
     ("python/a.py", "x = 1  # Of a tile.\n", 1, "opening"),

@@ -1,4 +1,4 @@
-"""Where the checkout and the scoremod command that it built are."""
+"""The paths of the checkout and of the scoremod command that it built."""
 
 import os
 from pathlib import Path

@@ -18,7 +18,10 @@ def scoremod(tmp_path):
         if "input" in options:
             del options["stdin"]
         return subprocess.run(
-            [command, *map(str, arguments)], cwd=tmp_path, timeout=120, check=False,
+            [command, *map(str, arguments)],
+            cwd=tmp_path,
+            timeout=120,
+            check=False,
             **{"text": not isinstance(options.get("input"), bytes), **options},
         )
 

@@ -13,12 +13,28 @@ from built_command import ROOT, find_command
 SMALL = {"batch": 1, "heads_q": 2, "seq_q": 96, "dim_qk": 16}
 CASES = [
     {"name": "full", "problem": SMALL},
-    {"name": "documents", "problem": {**SMALL, "program": {"mask_mod": ["documents", "causal"]}},
-     "same_inputs": {"key_documents": "query_documents"}},
+    {"name": "documents", "problem": {**SMALL, "program": {"mask_mod": ["documents", "causal"]}}, "same_inputs": {"key_documents": "query_documents"}},
     {"name": "slopes", "problem": {**SMALL, "program": {"score_mod": ["alibi"]}}, "operand_gradients": False},
 ]
-FIELDS = {"case", "direction", "batch", "heads", "sequence", "head_dim", "ms", "tflops", "reference_ms", "ratio", "build_ms",
-          "load_ms", "trial_ms", "static_us", "host_us", "reference_host_us", "workspace_bytes"}
+FIELDS = {
+    "case",
+    "direction",
+    "batch",
+    "heads",
+    "sequence",
+    "head_dim",
+    "ms",
+    "tflops",
+    "reference_ms",
+    "ratio",
+    "build_ms",
+    "load_ms",
+    "trial_ms",
+    "static_us",
+    "host_us",
+    "reference_host_us",
+    "workspace_bytes",
+}
 
 
 def write(folder, value, name="cases.json"):
@@ -38,7 +54,7 @@ def test_every_case_is_measured_in_both_directions(scoremod, tmp_path):
     for row in rows:
         assert FIELDS <= row.keys()
         assert row["ms"] > 0 and row["tflops"] > 0 and row["backend"] == "cpu" and row["error"] is None
-        # Of a device, and of a program that measures another implementation beside.
+        # These need a device, or a program that measures another implementation beside.
         assert all(row[key] is None for key in ("reference_ms", "ratio", "build_ms", "load_ms", "trial_ms", "static_us", "host_us"))
         assert f"{row['case']} " in done.stdout and f"{row['ms']:.3f}" in done.stdout
     # So the table has no columns of them.
@@ -87,30 +103,37 @@ def test_a_case_that_no_backend_runs_leaves_the_others(scoremod, tmp_path):
         assert row["ms"] is None and "cudnn" in row["error"]
 
 
-@pytest.mark.parametrize("cases, said", [
-    ("[", "JSON"),
-    ("3", "list of cases"),
-    ([{"name": "x"}], '"name" and "problem"'),
-    ([{"name": 1, "problem": SMALL}], "name"),
-    ([{"name": "x", "problem": {**SMALL, "batch": 0}}], "batch"),
-    ([{"name": "x", "problem": SMALL, "refernce": 1}], "refernce"),
-    ([{"name": "x", "problem": SMALL, "operand_gradients": 1}], "operand_gradients"),
-    ([{"name": "x", "problem": SMALL, "forward_only": "no"}], "forward_only"),
-    ([{"name": "x", "problem": SMALL, "same_inputs": {"a": "b"}}], "same_inputs"),
-    ([{"name": "x", "problem": SMALL}, {"name": "x", "problem": SMALL}], "two cases"),
-    ([], "at least one case"),
-])
+@pytest.mark.parametrize(
+    "cases, said",
+    [
+        ("[", "JSON"),
+        ("3", "list of cases"),
+        ([{"name": "x"}], '"name" and "problem"'),
+        ([{"name": 1, "problem": SMALL}], "name"),
+        ([{"name": "x", "problem": {**SMALL, "batch": 0}}], "batch"),
+        ([{"name": "x", "problem": SMALL, "refernce": 1}], "refernce"),
+        ([{"name": "x", "problem": SMALL, "operand_gradients": 1}], "operand_gradients"),
+        ([{"name": "x", "problem": SMALL, "forward_only": "no"}], "forward_only"),
+        ([{"name": "x", "problem": SMALL, "same_inputs": {"a": "b"}}], "same_inputs"),
+        ([{"name": "x", "problem": SMALL}, {"name": "x", "problem": SMALL}], "two cases"),
+        ([], "at least one case"),
+    ],
+)
 def test_mistakes_in_files(scoremod, tmp_path, cases, said):
     done = scoremod("bench", write(tmp_path, cases))
     assert done.returncode == 2, done.stdout + done.stderr
     assert said in done.stderr
 
 
-@pytest.mark.parametrize("before, depth, after", [
-    ("", 1_000_000, ""),
-    ('[{"name": ', 1_000_000, ', "problem": {}}]'),
-    ('[{"name": "x", "problem": {"program": ', 40, "}}]"),
-], ids=["alone", "name", "program"])
+@pytest.mark.parametrize(
+    "before, depth, after",
+    [
+        ("", 1_000_000, ""),
+        ('[{"name": ', 1_000_000, ', "problem": {}}]'),
+        ('[{"name": "x", "problem": {"program": ', 40, "}}]"),
+    ],
+    ids=["alone", "name", "program"],
+)
 def test_json_that_is_nested_too_deep(scoremod, tmp_path, before, depth, after):
     done = scoremod("bench", write(tmp_path, before + "[" * depth + "]" * depth + after))
     assert done.returncode == 2, done.returncode
@@ -120,7 +143,10 @@ def test_json_that_is_nested_too_deep(scoremod, tmp_path, before, depth, after):
 def test_inputs_are_those_that_run_takes(scoremod, tmp_path):
     """Files, and values of any operand: the loader is that of `run`."""
     problem = {
-        "batch": 1, "heads_q": 2, "seq_q": 3, "dim_qk": 8,
+        "batch": 1,
+        "heads_q": 2,
+        "seq_q": 3,
+        "dim_qk": 8,
         "program": ["operand x: f32 [h]", "operand on: bool [b]", "value = select(on, score * x, score)"],
         "operands": [{"name": "x", "dtype": "f16", "strides": [2]}],
         "inputs": {"q": {"npy": "q.npy"}, "x": {"values": [0.5, 2]}, "on": {"values": [True]}},
@@ -134,16 +160,19 @@ def test_inputs_are_those_that_run_takes(scoremod, tmp_path):
     assert done.returncode == 2 and "q.npy" in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("arguments, said", [
-    (("missing.json",), "missing.json"),
-    ((), "CASES"),
-    ((".",), "Is a directory"),
-    (("/dev/zero",), "expected JSON"),
-    (("cases.json", "--repetitions", "0"), "repetitions"),
-    (("cases.json", "--seconds", "0"), "--seconds"),
-    (("cases.json", "--only", "nothing"), "expected names of cases (documents, full, slopes), found 'nothing'"),
-    (("cases.json", "--backend", "gpu"), "gpu"),
-])
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (("missing.json",), "missing.json"),
+        ((), "CASES"),
+        ((".",), "Is a directory"),
+        (("/dev/zero",), "expected JSON"),
+        (("cases.json", "--repetitions", "0"), "repetitions"),
+        (("cases.json", "--seconds", "0"), "--seconds"),
+        (("cases.json", "--only", "nothing"), "expected names of cases (documents, full, slopes), found 'nothing'"),
+        (("cases.json", "--backend", "gpu"), "gpu"),
+    ],
+)
 def test_mistakes_in_the_command_line(scoremod, tmp_path, arguments, said):
     write(tmp_path, CASES)
     done = scoremod("bench", *arguments)
@@ -173,12 +202,9 @@ def test_json_takes_the_place_of_the_table(scoremod, tmp_path):
 
 
 def test_results_are_drawn(tmp_path):
-    row = {"case": "causal", "direction": "forward", "ms": 0.5, "reference_ms": 0.48, "ratio": 1.04, "host_us": 7.0,
-           "reference_host_us": 6.5}
-    rows = [row, {**row, "direction": "backward", "reference_ms": None, "ratio": None, "reference_host_us": None},
-            {**row, "case": "refused", "ms": None}]
-    report = {"machine": {"processor": "p", "cores": 2, "device": "GPU"}, "versions": {"cudnn": "9"}, "commit": "abc",
-              "results": rows}
+    row = {"case": "causal", "direction": "forward", "ms": 0.5, "reference_ms": 0.48, "ratio": 1.04, "host_us": 7.0, "reference_host_us": 6.5}
+    rows = [row, {**row, "direction": "backward", "reference_ms": None, "ratio": None, "reference_host_us": None}, {**row, "case": "refused", "ms": None}]
+    report = {"machine": {"processor": "p", "cores": 2, "device": "GPU"}, "versions": {"cudnn": "9"}, "commit": "abc", "results": rows}
     picture = tmp_path / "picture.png"
     command = [sys.executable, ROOT / "bench" / "plot.py", write(tmp_path, report), picture]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

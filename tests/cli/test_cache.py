@@ -38,7 +38,7 @@ def write(folder, *, age=0, damage=None, **fields):
     """Writes a file that was last used `age` seconds ago, without its byte `damage` if that is given."""
     name, data = stored_file(**fields)
     if damage is not None:
-        data = data[:damage] + bytes([data[damage] ^ 1]) + data[damage + 1:]
+        data = data[:damage] + bytes([data[damage] ^ 1]) + data[damage + 1 :]
     path = folder / name
     path.write_bytes(data)
     used = time.time() - age
@@ -74,8 +74,13 @@ def test_list_shows_what_is_kept(cache, scoremod, store):
     file = report["files"][1]
     assert file["last_used"] == pytest.approx(time.time() - 1000, abs=60)
     assert {key: file[key] for key in ("bytes", "damage", "kind", "library", "engine", "architecture", "label")} == {
-        "bytes": old.stat().st_size, "damage": None, "kind": "plan", "library": "0.1.0", "engine": "cudnn 9.19.0",
-        "architecture": "sm_90 NVIDIA H200", "label": "the old one",
+        "bytes": old.stat().st_size,
+        "damage": None,
+        "kind": "plan",
+        "library": "0.1.0",
+        "engine": "cudnn 9.19.0",
+        "architecture": "sm_90 NVIDIA H200",
+        "label": "the old one",
     }
     text = scoremod("cache", "list", "--dir", store)
     assert text.returncode == 0 and "the old one; sm_90 NVIDIA H200, cudnn 9.19.0" in text.stdout and "2 files" in text.stdout

@@ -52,7 +52,7 @@ def test_the_cpu_is_right(scoremod, text, count):
     # How many there are is up to the seed: what is zero everywhere, as behind a mask that keeps nothing, has no ratio.
     assert 0 < len(ratios) == summary["outputs"]
     assert statistics.median_low(ratios) <= summary["median_ratio"] <= statistics.median_high(ratios)
-    # Of the outputs of 20 random problems the median is beyond 2 once in 100,000 runs.
+    # The median over the outputs of 20 random problems exceeds 2 once in 100,000 runs.
     assert 0.1 < summary["median_ratio"] < 10
 
 
@@ -108,14 +108,14 @@ def test_parts_make_the_report_of_the_whole(scoremod, tmp_path, backend, code):
     assert done.returncode == code
     merged = json.loads((tmp_path / "merged.json").read_text(encoding="utf-8"))
     VALIDATOR.validate(merged)
-    by_problem = lambda report: sorted(report["results"], key=lambda result: (result["problem"], result["direction"]))
+    by_problem = lambda report: sorted(report["results"], key=lambda result: (result["problem"], result["direction"]))  # noqa: E731
     assert by_problem(merged) == by_problem(whole)
     for report in (merged, whole):
         del report["results"], report["summary"]["seconds"]
     ratio = whole["summary"]["plain_attention"].pop("median_ratio")
     assert merged["summary"]["plain_attention"].pop("median_ratio") == pytest.approx(ratio, rel=1e-3)
     # Reasons as frequent as one another stand in the order in which the parts met them.
-    by_reason = lambda report: sorted(report["summary"].pop("refused_by_reason"), key=lambda entry: (-entry["count"], entry["reason"]))
+    by_reason = lambda report: sorted(report["summary"].pop("refused_by_reason"), key=lambda entry: (-entry["count"], entry["reason"]))  # noqa: E731
     assert by_reason(merged) == by_reason(whole)
     assert merged == whole
     subprocess.run([*command, "0.json", "2.json", "--parts", "3"], cwd=tmp_path, timeout=60, check=False)
@@ -134,8 +134,8 @@ def test_dtypes_are_those_asked_for(scoremod):
 def planted(faulty_library):
     def run(fault, *arguments):
         environment = {**os.environ, "LD_PRELOAD": str(faulty_library), "SCOREMOD_TEST_FAULT": fault}
-        return subprocess.run([find_command(), *FEW, *arguments], env=environment, capture_output=True, text=True, timeout=60,
-                              check=False)
+        return subprocess.run([find_command(), *FEW, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False)
+
     return run
 
 

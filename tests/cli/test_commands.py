@@ -137,10 +137,9 @@ def test_help_and_version(scoremod):
 
 
 def seen_on_a_terminal(problem, *arguments, until):
-    """What the command writes to a standard error that is a terminal, to its end or until this text is seen."""
+    """The text that the command writes to a standard error that is a terminal, to its end or until `until` is seen."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen([find_command(), *arguments, "-"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                          stderr=theirs) as process:
+    with subprocess.Popen([find_command(), *arguments, "-"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=theirs) as process:
         os.close(theirs)
         process.stdin.write(json.dumps(problem).encode())
         process.stdin.close()
@@ -204,6 +203,8 @@ def test_check_prints_errors_as_parts_of_what_they_may_be(scoremod, tmp_path):
     for line, output in zip(lines, report["outputs"], strict=True):
         name, *numbers, word = line.split()
         assert (name, word) == (output["name"], "ok")
-        expected = [x for norm in ("l2", "max") for x in (output[norm]["error"] / output[norm]["scale"], 100 * output[norm]["error"] / output[norm]["tolerance"])]
+        expected = [
+            x for norm in ("l2", "max") for x in (output[norm]["error"] / output[norm]["scale"], 100 * output[norm]["error"] / output[norm]["tolerance"])
+        ]
         for text, number in zip(numbers, expected, strict=True):
             assert float(text) == pytest.approx(number, rel=0.06)

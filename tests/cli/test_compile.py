@@ -8,8 +8,16 @@ from built_command import ROOT
 
 DEVICES = ROOT / "src" / "backend" / "cudnn" / "devices"
 PROBLEM = {
-    "batch": 1, "heads_q": 2, "heads_kv": 1, "seq_q": 640, "seq_kv": 640, "dim_qk": 64, "dim_v": 64,
-    "dtype": "bf16", "program": {"mask_mod": ["causal"]}, "backward": True,
+    "batch": 1,
+    "heads_q": 2,
+    "heads_kv": 1,
+    "seq_q": 640,
+    "seq_kv": 640,
+    "dim_qk": 64,
+    "dim_v": 64,
+    "dtype": "bf16",
+    "program": {"mask_mod": ["causal"]},
+    "backward": True,
 }
 
 
@@ -55,9 +63,9 @@ def test_a_bias_has_a_backward_more_that_writes_its_gradient(scoremod, problem, 
         rows = json.loads(done.stdout)
         by_cudnn = [row for row in rows if row["backend"] == "cudnn"]
         assert [row["direction"] for row in by_cudnn] == ["forward"] * 2 + ["backward"] * 2 * backwards
-        # What cuDNN does not write beside dq, dk and dv, kernels of scoremod's own do.
+        # Kernels of scoremod's own compute the gradients that cuDNN does not write beside dq, dk and dv.
         assert [row["backend"] for row in rows[len(by_cudnn) :]] == ["operand_kernels"] * (2 - backwards)
-        assert ("writes the gradient of 'bias' too" in sum((row["notes"] for row in rows), [])) == (backwards == 2)
+        assert ("writes the gradient of 'bias' too" in [note for row in rows for note in row["notes"]]) == (backwards == 2)
 
 
 def test_a_direction_that_cudnn_refuses_has_its_reason(scoremod, problem, tmp_path):

@@ -27,7 +27,7 @@ def backward_of(scoremod, tmp_path, device, problem):
     if "no pattern is known" in done.stdout:
         pytest.skip("no pattern table for the installed cuDNN")
     assert done.returncode in (0, 3), done.stderr
-    return [row for row in json.loads(done.stdout) if row["direction"] == "backward"][0]
+    return next(row for row in json.loads(done.stdout) if row["direction"] == "backward")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ PROBLEM = json.dumps({"batch": 1, "heads_q": 1, "seq_q": 4, "dim_qk": 4})
 
 def check_with(faulty_library, fault, *arguments):
     environment = {**os.environ, "LD_PRELOAD": str(faulty_library), "SCOREMOD_TEST_FAULT": fault}
-    return subprocess.run([find_command(), "check", "-", *arguments], input=PROBLEM, env=environment, capture_output=True,
-                          text=True, timeout=60, check=False)
+    return subprocess.run([find_command(), "check", "-", *arguments], input=PROBLEM, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize(

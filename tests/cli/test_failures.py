@@ -53,10 +53,16 @@ def test_bad_files(scoremod, tmp_path, command, name):
     assert_mistake(scoremod(command, "-", input=contents), fragment)
 
 
-@pytest.mark.parametrize("path, said", [
-    ("none.json", "No such file"), ("", "No such file"), (".", "Is a directory"), ("none/none.json", "No such file"),
-    ("/dev/zero", "at most"),
-])
+@pytest.mark.parametrize(
+    "path, said",
+    [
+        ("none.json", "No such file"),
+        ("", "No such file"),
+        (".", "Is a directory"),
+        ("none/none.json", "No such file"),
+        ("/dev/zero", "at most"),
+    ],
+)
 def test_files_that_cannot_be_read(scoremod, path, said):
     assert_mistake(scoremod("explain", path), said)
 
@@ -124,7 +130,7 @@ def test_mutated_files_never_crash(scoremod, tmp_path):
         text = bytearray(source.choice(texts))
         for _ in range(source.randint(1, 4)):
             at = source.randrange(len(text))
-            text[at:at + source.randrange(3)] = source.choice([b"", b"0", b"-", b"\xff", b'"', b"{", b"]", b"9" * 30])
+            text[at : at + source.randrange(3)] = source.choice([b"", b"0", b"-", b"\xff", b'"', b"{", b"]", b"9" * 30])
         (tmp_path / "mutated.json").write_bytes(text)
         done = scoremod("explain", "mutated.json", text=False)
         assert done.returncode in (0, 2), (done, text)

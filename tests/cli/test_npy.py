@@ -37,11 +37,23 @@ def test_outputs_are_the_attention_of_the_inputs(scoremod, tmp_path, rng_seed, l
         np.save(tmp_path / f"{name}.npy", np.ascontiguousarray(array.transpose(ORDERS[layout])))
     for name, array in {"bias": bias, "ids": ids, "allowed": keep}.items():
         np.save(tmp_path / f"{name}.npy", array)
-    program = ["operand bias: f32 [h, kv_idx]", "operand ids: i32 [b, kv_idx]", "operand allowed: bool [q_idx, kv_idx]",
-               "value = score + bias + f32(ids)", "keep = allowed"]
+    program = [
+        "operand bias: f32 [h, kv_idx]",
+        "operand ids: i32 [b, kv_idx]",
+        "operand allowed: bool [q_idx, kv_idx]",
+        "value = score + bias + f32(ids)",
+        "keep = allowed",
+    ]
     names = ["q", "k", "v", "bias", "ids", "allowed"]
-    problem = {**SIZES, "dtype": dtype, "layout": layout, "scale": 0.5, "stats": True, "program": program,
-               "inputs": {name: {"npy": f"{name}.npy"} for name in names}}
+    problem = {
+        **SIZES,
+        "dtype": dtype,
+        "layout": layout,
+        "scale": 0.5,
+        "stats": True,
+        "program": program,
+        "inputs": {name: {"npy": f"{name}.npy"} for name in names},
+    }
     (tmp_path / "problem.json").write_text(json.dumps(problem), encoding="utf-8")
     done = scoremod("run", "problem.json", "--out", "out")
     assert done.returncode == 0, done.stderr
@@ -65,8 +77,8 @@ def test_outputs_are_the_attention_of_the_inputs(scoremod, tmp_path, rng_seed, l
 
 @pytest.mark.parametrize("as_bytes", [False, True])
 @pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
-def test_tensors_of_eight_bits_are_codes(scoremod, tmp_path, rng_seed, dtype, as_bytes):
-    """As ml_dtypes writes them, or as plain bytes; what comes out are bytes."""
+def test_float8_tensors_are_codes(scoremod, tmp_path, rng_seed, dtype, as_bytes):
+    """Inputs are as ml_dtypes writes them, or plain bytes; outputs are bytes."""
     format = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}[dtype]
     rng = np.random.default_rng(rng_seed)
     shapes = {"q": (2, 4, 5, 8), "k": (2, 2, 7, 8), "v": (2, 2, 7, 6)}
@@ -74,8 +86,14 @@ def test_tensors_of_eight_bits_are_codes(scoremod, tmp_path, rng_seed, dtype, as
     for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array.view(np.uint8) if as_bytes else array)
     factors = {"descale_q": 0.1, "descale_k": 0.2, "descale_v": 0.05, "scale_o": 100.0}
-    problem = {**SIZES, "dtype": dtype, "layout": "BHSD", "stats": True, "amax_o": True,
-               "inputs": {name: {"npy": f"{name}.npy"} for name in shapes} | {name: {"values": [value]} for name, value in factors.items()}}
+    problem = {
+        **SIZES,
+        "dtype": dtype,
+        "layout": "BHSD",
+        "stats": True,
+        "amax_o": True,
+        "inputs": {name: {"npy": f"{name}.npy"} for name in shapes} | {name: {"values": [value]} for name, value in factors.items()},
+    }
     (tmp_path / "problem.json").write_text(json.dumps(problem), encoding="utf-8")
     done = scoremod("run", "problem.json", "--out", "out")
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "device" / "options.sh"
 
-# What stands in for the device's tests: each process writes one cell that is done and one that it is still writing.
+# A stand-in for the device's tests: each process writes one cell that is done and one that it is still writing.
 PROGRAM = """#!/usr/bin/env bash
 read -r part parts <<<"$SCOREMOD_OPTIONS_PART"
 cell() { printf '{"backend":"kernels","option":"%s","modifier":"none","case":"%s","cell":"%s"' "$1" "$SCOREMOD_TEST_SEED" "$2"; }

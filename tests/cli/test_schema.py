@@ -12,23 +12,46 @@ SCHEMA = json.loads((ROOT / "docs" / "problem.schema.json").read_text(encoding="
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 FULL = {
-    "$schema": "problem.schema.json", "description": "every field",
-    "batch": 2, "heads_q": 4, "heads_kv": 2, "seq_q": 5, "seq_kv": 7, "dim_qk": 8, "dim_v": 6,
-    "dtype": "bf16", "layout": "SBHD", "q": "BHSD",
+    "$schema": "problem.schema.json",
+    "description": "every field",
+    "batch": 2,
+    "heads_q": 4,
+    "heads_kv": 2,
+    "seq_q": 5,
+    "seq_kv": 7,
+    "dim_qk": 8,
+    "dim_v": 6,
+    "dtype": "bf16",
+    "layout": "SBHD",
+    "q": "BHSD",
     "k": {"layout": "BSHD", "strides": {"batch": 1000, "head": 10, "sequence": 100, "dim": 1}},
-    "v": {"layout": "SBHD"}, "o": {}, "dtype_o": "f32",
-    "d_o": "BHSD", "dq": {"layout": "BSHD"}, "dk": "SBHD",
+    "v": {"layout": "SBHD"},
+    "o": {},
+    "dtype_o": "f32",
+    "d_o": "BHSD",
+    "dq": {"layout": "BSHD"},
+    "dk": "SBHD",
     "dv": {"strides": {"batch": 1000, "head": 10, "sequence": 100, "dim": 1}},
-    "scale": 0.25, "lengths": {"kv": True}, "sink": "learned", "dropout": 0.125, "max_logit": True,
-    "program": ["operand slopes: f32 [h]", "operand doc: i32 [b, kv_idx]", "table rel: f32 rank 2",
-                "value = score + slopes + rel[h, q_idx]", "keep = doc == b"],
+    "scale": 0.25,
+    "lengths": {"kv": True},
+    "sink": "learned",
+    "dropout": 0.125,
+    "max_logit": True,
+    "program": [
+        "operand slopes: f32 [h]",
+        "operand doc: i32 [b, kv_idx]",
+        "table rel: f32 rank 2",
+        "value = score + slopes + rel[h, q_idx]",
+        "keep = doc == b",
+    ],
     "operands": [{"name": "rel", "dtype": "f16", "shape": [4, 9], "strides": [16, 1]}, {"name": "slopes"}],
-    "backward": True, "stats": False, "deterministic": True, "seed": 7,
-    "inputs": {"k": {"normal": [0, 2.5]}, "slopes": {"values": [0.5, 0.25, 1, -2]}, "doc": {"segments": 3},
-               "rel": {"uniform": [-1, 1]}},
+    "backward": True,
+    "stats": False,
+    "deterministic": True,
+    "seed": 7,
+    "inputs": {"k": {"normal": [0, 2.5]}, "slopes": {"values": [0.5, 0.25, 1, -2]}, "doc": {"segments": 3}, "rel": {"uniform": [-1, 1]}},
 }
-ZOO = {"batch": 1, "heads_q": 4, "seq_q": 8, "dim_qk": 8,
-       "program": {"score_mod": [{"name": "soft_cap", "cap": 30}, "alibi"], "mask_mod": ["causal"]}}
+ZOO = {"batch": 1, "heads_q": 4, "seq_q": 8, "dim_qk": 8, "program": {"score_mod": [{"name": "soft_cap", "cap": 30}, "alibi"], "mask_mod": ["causal"]}}
 LONE = {"batch": 1, "heads_q": 1, "seq_q": 1, "dim_qk": 1}
 
 REMOVED = object()
@@ -55,7 +78,11 @@ FLOAT8 = {**LONE, "dtype": "e4m3", "dtype_o": "e5m2", "dtype_d_o": "e5m2", "dtyp
 
 GOOD = {
     "float8": FLOAT8,
-    "full": FULL, "zoo": ZOO, "lone": LONE, "ragged": RAGGED, "paged": PAGED,
+    "full": FULL,
+    "zoo": ZOO,
+    "lone": LONE,
+    "ragged": RAGGED,
+    "paged": PAGED,
     "program_text": {**LONE, "program": "value = tanh(score)"},
     "integer_scale": {**LONE, "scale": 1},
     "zero_stride_of_one": {**LONE, "q": {"strides": {"batch": 0, "head": 0, "sequence": 0, "dim": 0}}},
@@ -63,11 +90,15 @@ GOOD = {
 
 # Both refuse.
 BAD = {
-    "list": [], "text": "x", "null": None,
+    "list": [],
+    "text": "x",
+    "null": None,
     **{f"no_{name}": changed(LONE, [name], REMOVED) for name in LONE},
-    **{f"{name}_{kind}": changed(FULL, [name], value)
-       for name in ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "dim_qk", "dim_v")
-       for kind, value in {"zero": 0, "text": "2", "true": True, "fraction": 2.5, "large": 2**30 + 1}.items()},
+    **{
+        f"{name}_{kind}": changed(FULL, [name], value)
+        for name in ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "dim_qk", "dim_v")
+        for kind, value in {"zero": 0, "text": "2", "true": True, "fraction": 2.5, "large": 2**30 + 1}.items()
+    },
     # Other sizes may be open.
     **{f"{name}_null": changed(FULL, [name], None) for name in ("dim_qk", "dim_v")},
     "unknown_field": changed(FULL, ["colour"], 1),

@@ -1,4 +1,4 @@
-"""What the backends for GPUs are built with, as CMake decides it for another project that has scoremod as a part of itself."""
+"""The options of the GPU backends' build, as CMake sets them for another project that includes scoremod."""
 
 import subprocess
 import sys
@@ -77,7 +77,10 @@ def test_without_cudnn_the_own_kernels_are_built(configure, headers):
 @pytest.mark.parametrize(
     "options, part",
     [
-        (["SCOREMOD_CUDNN=/opt/cudnn"], "SCOREMOD_CUDNN: expected AUTO, ON or OFF, found '/opt/cudnn'. The folder of the headers is named by SCOREMOD_CUDNN_ROOT."),
+        (
+            ["SCOREMOD_CUDNN=/opt/cudnn"],
+            "SCOREMOD_CUDNN: expected AUTO, ON or OFF, found '/opt/cudnn'. The folder of the headers is named by SCOREMOD_CUDNN_ROOT.",
+        ),
         (["SCOREMOD_CUDA=yes"], "SCOREMOD_CUDA: expected AUTO, ON or OFF, found 'yes'"),
         (["SCOREMOD_CUDNN_ROOT=/no/such/folder"], "found '/no/such/folder', which is none"),
         (["SCOREMOD_CUDNN=ON", "SCOREMOD_CUDA=OFF"], "SCOREMOD_CUDNN=ON with SCOREMOD_CUDA=OFF"),

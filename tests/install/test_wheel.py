@@ -57,8 +57,8 @@ def run(*command, folder):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Built with the packages of this Python and nothing from the network, in a folder beside those of ./dev build: ccache, which looks at
-    relative paths and at the compiler's name, then has every object."""
+    """A wheel that is built with the packages of this Python and nothing from the network. Its folder is beside those of ./dev build, so that
+    ccache, which compares relative paths and the compiler's name, has every object."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "wheel", "--no-index", "--no-deps", "--no-build-isolation"]
     (ROOT / "build").mkdir(exist_ok=True)

@@ -23,8 +23,8 @@ os.environ["XLA_FLAGS"] = " ".join(
 )
 # JAX then checks what its interpreters are given, as those do who develop JAX; it takes no time that can be measured.
 os.environ.setdefault("JAX_ENABLE_CHECKS", "1")
-# What is equal is compiled once for all tests, pytest's workers and the processes that they start. ./dev test names a folder that is kept,
-# where the next run finds it too; without one, nothing outlives the tests.
+# Equal programs are compiled once for all tests, pytest's workers and the processes that they start. ./dev test names a folder that is kept
+# for the next run; without one, nothing outlives the tests.
 if not os.environ.get("SCOREMOD_TEST_CACHE"):
     _COMPILED = tempfile.TemporaryDirectory(prefix="scoremod_jax_tests_")
     os.environ["SCOREMOD_TEST_CACHE"] = _COMPILED.name

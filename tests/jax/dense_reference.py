@@ -1,7 +1,7 @@
 """Dense attention in plain JAX, and the tolerance that results are held to.
 
-The truth is the dense computation in float64. A result may be at most twice as far from it as the same dense computation in the
-call's own dtype is, plus some units in the last place of that dtype.
+The truth is the dense computation in float64. The tolerance follows from the error of the same computation in the call's own dtype: twice
+that, plus some units in the last place of that dtype.
 """
 
 import functools
@@ -59,9 +59,9 @@ def in_float64(function, *arrays):
 def assert_close(result, plain, truth, captured=0, scores=1, common_scale=False):
     """Trees of arrays, the output first: what is tested, the dense computation in the same dtype, and the one in float64.
 
-    The last `captured` are gradients of captured arrays: each element is a sum over its share of `scores` terms, whose rounding errors
-    add up as the square root of their number. common_scale: rounding is in units of the largest element of all arrays, for problems so small
-    that terms cancel and a gradient is 0.
+    The last `captured` arrays are gradients of captured arrays. Each of their elements is a sum over its share of `scores` terms, whose
+    rounding errors add up as the square root of their number.
+    common_scale: rounding is in units of the largest element of all arrays, for problems so small that terms cancel and a gradient is 0.
     """
     result, plain, truth = (jax.tree.leaves(tree) for tree in (result, plain, truth))
     assert len(result) == len(plain) == len(truth)

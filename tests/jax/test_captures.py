@@ -116,9 +116,7 @@ def test_tensors_of_a_graph_are_real_numbers(value):
 
 
 def _with_tensor(value):
-    return fused_attention(
-        ARRAY, ARRAY, ARRAY, score_mod=lambda graph, score, tensors: graph.add(score, tensors["x"]), score_mod_tensors={"x": value}
-    )
+    return fused_attention(ARRAY, ARRAY, ARRAY, score_mod=lambda graph, score, tensors: graph.add(score, tensors["x"]), score_mod_tensors={"x": value})
 
 
 def test_tensors_of_a_graph_at_the_ends_of_int32():
@@ -225,7 +223,7 @@ def test_names_of_arrays():
     inner = jnp.ones(3)
     table = {"a": [inner]}
     assert name_of(inner, [lambda: inner]) == "inner"
-    assert name_of(short, [lambda: (lambda: short)]) == "short"
+    assert name_of(short, [lambda: lambda: short]) == "short"
     assert name_of(inner, [lambda: table]) == "table['a'][0]"
     assert name_of(inner, [functools.partial(lambda x: x, x=inner)]) == "x"
     assert name_of(jnp.ones(3), [lambda: inner]) is None

@@ -111,7 +111,7 @@ def test_mixed_batches_compile_once_for_each_kind_of_mask(random, unlike):
             q, k = array(random, batch, queries, H, D), array(random, batch, keys, 2, D)
             lengths = jnp.asarray(random.integers(1, keys + 1, batch), jnp.int32)
             bias = jnp.full((H,), unlike)
-            flex_attention(q, k, k, lambda score, b, h, q_idx, kv_idx: score + unlike * bias[h], lengths=lengths)
+            flex_attention(q, k, k, lambda score, b, h, q_idx, kv_idx: score + unlike * bias[h], lengths=lengths)  # noqa: B023
             yield
 
     assert compiles_of(serving()) <= 3

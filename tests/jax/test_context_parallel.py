@@ -216,7 +216,7 @@ def test_each_part_runs_once_forward_and_once_backward(shards, forward, backward
     calls = calls_of(jax.jit(functools.partial(with_gradients, attention)).lower(q, q, q).compile().as_text())
     directions = [direction for direction, _ in calls]
     assert (directions.count("forward"), directions.count("backward")) == (forward, backward)
-    # Of keys at the same place in an earlier shard, and in a later one.
+    # One mask is for keys at the same place in an earlier shard, the other for keys in a later one.
     masks = [scoremod.explain(problem)["mask"] for _, problem in calls]
     assert {(mask["kind"], mask["band"]["right"]) for mask in masks} == {("band", 0), ("band", -1)}
 
@@ -257,7 +257,7 @@ def test_of_two_results_one_may_have_no_gradient(check_vma):
     ring = jax.shard_map(attention, mesh=mesh, check_vma=check_vma, **specs)
     plain = functools.partial(flex_attention, mask_mod=causal, return_lse=True)
     for number in range(2):
-        got, want = (jax.jit(jax.grad(lambda *x, f=f: (f(*x)[number] ** 2).sum(), (0, 1, 2)))(*arrays) for f in (ring, plain))
+        got, want = (jax.jit(jax.grad(lambda *x, f=f: (f(*x)[number] ** 2).sum(), (0, 1, 2)))(*arrays) for f in (ring, plain))  # noqa: B023
         for one, other in zip(got, want):
             np.testing.assert_allclose(one, other, atol=3e-5 * max(1, np.abs(other).max()))
 
@@ -308,9 +308,7 @@ def test_a_fallback(strategy):
 
 def test_the_ring_gathers_nothing():
     q = dense.random_array(0, (B, S, H, D))
-    run = jax.shard_map(
-        functools.partial(context_parallel_attention, axis_name="seq"), mesh=MESH, in_specs=P(None, "seq"), out_specs=P(None, "seq")
-    )
+    run = jax.shard_map(functools.partial(context_parallel_attention, axis_name="seq"), mesh=MESH, in_specs=P(None, "seq"), out_specs=P(None, "seq"))
     text = jax.jit(jax.grad(lambda q: (run(q, q, q) ** 2).sum())).lower(q).compile().as_text()
     assert "collective-permute" in text and "all-gather" not in text
 
@@ -376,8 +374,8 @@ def test_a_call_outside_of_shard_map_is_refused():
     [
         ({"strategy": "rign"}, "strategy: expected one of all_gather, ring"),
         ({"striped": 3}, "striped: expected a divisor of each shard's length, 8, found 3"),
-        ({"striped": -1}, "striped: expected whether, or a number of tokens, found -1"),
-        ({"striped": "yes"}, "striped: expected whether"),
+        ({"striped": -1}, "striped: expected True, False or a number of tokens, found -1"),
+        ({"striped": "yes"}, "striped: expected True, False"),
         ({"fallback": "cpu"}, 'fallback: expected "xla"'),
         ({"backend": "cpu", "backends": ["cpu"]}, "found both"),
     ],

@@ -59,7 +59,7 @@ def test_as_on_one_device(options):
     found, expected = results(functools.partial(parallel, check_vma=options.get("striped") == 4, **options)), results(single)
     for got, want in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
         np.testing.assert_allclose(got, want, atol=3e-5 * max(1, np.abs(want).max()))
-    # The same weights exactly: a weight that is not dropped is no less than exp(-20) here.
+    # The weights agree exactly: a weight that is not dropped is no less than exp(-20) here.
     weights, of_whole = found[-1], expected[-1]
     np.testing.assert_array_equal(weights == 0, of_whole == 0)
     assert RATE / 2 < (of_whole[:, S - 1] == 0).mean() < RATE * 2
@@ -73,7 +73,9 @@ def test_another_key_drops_others():
     expected = dropped(single)
     assert (dropped(parallel, jax.random.key(12)) != expected).mean() > 0.1
     # As a call of its own each shard begins at 0.
-    local = jax.shard_map(lambda q, k, v: flex_attention(q, k, v, dropout_rate=RATE, dropout_key=KEY), mesh=MESH, in_specs=P(None, "seq"), out_specs=P(None, "seq"))
+    local = jax.shard_map(
+        lambda q, k, v: flex_attention(q, k, v, dropout_rate=RATE, dropout_key=KEY), mesh=MESH, in_specs=P(None, "seq"), out_specs=P(None, "seq")
+    )
     part, whole = (np.asarray(o == 0)[:, S // SHARDS :] for o in (local(Q, K, UNIT), flex_attention(Q, K, UNIT, dropout_rate=RATE, dropout_key=KEY)))
     kept_by_both = ~part[..., : S // SHARDS] & ~whole[..., : S // SHARDS]
     assert kept_by_both.mean() < 0.9 * (1 - RATE)

@@ -1,4 +1,4 @@
-"""What JAX has for finding errors works with attention in it: disable_jit, debug_nans, debug_infs, checking_leaks."""
+"""JAX's tools for finding errors work with attention in the function: disable_jit, debug_nans, debug_infs, checking_leaks."""
 
 import functools
 

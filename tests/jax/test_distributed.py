@@ -23,7 +23,10 @@ def test_processes_compute_what_one_does(processes):
     running = [
         subprocess.Popen(
             [sys.executable, str(PROGRAM), str(processes), str(number), str(port)],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         for number in range(processes)
     ]

@@ -35,7 +35,7 @@ def dense(q, k, v, shares):
 
 
 def dropped_shares(key=KEY):
-    """What each weight is multiplied by, [batch, heads, q, kv]: read off the outputs for values that are unit vectors."""
+    """The factor of each weight, [batch, heads, q, kv]: read off the outputs for values that are unit vectors."""
     q, k, _, _ = draw()
     unit = jnp.broadcast_to(jnp.eye(SEQ)[None, :, None], (BATCH, SEQ, HEADS_KV, SEQ))
     shares = attend(q, k, unit, key) / attend(q, k, unit, rate=0)
@@ -67,7 +67,7 @@ def test_outputs_and_gradients_are_those_of_the_dropped_weights():
     for a, rounded, expected in zip(found, plain, truth, strict=True):
         error, tolerance = np.linalg.norm(a - expected), 2 * np.linalg.norm(np.asarray(rounded, np.float64) - expected)
         assert error <= tolerance + 32 * 2**-24 * np.linalg.norm(expected)
-    # Of another key, or without: these must not pass for the same.
+    # Outputs of another key or without dropout differ, so that the comparison can tell them apart.
     for other in (attend(q, k, v, jax.random.key(8)), attend(q, k, v, rate=0.0), found[0] * (1 - RATE)):
         assert np.linalg.norm(other - found[0]) > 0.05 * np.linalg.norm(found[0])
 
@@ -99,7 +99,7 @@ def test_a_key_is_an_argument_like_any_other():
     for key in jax.random.split(KEY, 3):
         np.testing.assert_array_equal(run(q, k, v, key), attend(q, k, v, key))
     assert run._cache_size() == 1
-    loss = lambda q: (attend(q, k, v) ** 2).sum()
+    loss = lambda q: (attend(q, k, v) ** 2).sum()  # noqa: E731
     np.testing.assert_array_equal(jax.grad(jax.checkpoint(loss))(q), jax.grad(loss)(q))
     steps = jax.lax.scan(lambda key, _: (jax.random.split(key)[0], attend(q, k, v, key)), KEY, length=2)[1]
     np.testing.assert_array_equal(steps[0], attend(q, k, v, KEY))
@@ -123,8 +123,8 @@ def test_shards_drop_what_the_whole_call_does(monkeypatch):
 @pytest.mark.parametrize("backend", ["cpu", "xla"])
 def test_the_largest_scores(backend):
     q, k, v, _ = draw()
-    mask = lambda b, h, i, j: (j <= i) & (i != 3)
-    call = lambda **more: jax.jit(lambda *x: flex_attention(*x, score_mod, mask, backend=backend, **more))(q, k, v)
+    mask = lambda b, h, i, j: (j <= i) & (i != 3)  # noqa: E731
+    call = lambda **more: jax.jit(lambda *x: flex_attention(*x, score_mod, mask, backend=backend, **more))(q, k, v)  # noqa: E731
     o, lse, largest = call(return_lse=True, return_max_logit=True)
     scores = 3 * np.tanh(np.einsum("bqhd,bkhd->bhqk", q, np.repeat(k, 2, axis=2)) / np.sqrt(DIM))
     i, j = np.arange(SEQ)[:, None], np.arange(SEQ)
@@ -136,8 +136,8 @@ def test_the_largest_scores(backend):
     many = jax.jit(jax.vmap(lambda q: flex_attention(q, k, v, score_mod, mask, backend=backend, return_max_logit=True)[1]))(jnp.stack([q, q]))
     np.testing.assert_array_equal(many[1], largest)
     # A constant to derivatives, beside what they flow through.
-    both = lambda q: sum(x[:, 4:].sum() for x in flex_attention(q, k, v, score_mod, backend=backend, return_max_logit=True))
-    alone = lambda q: flex_attention(q, k, v, score_mod, backend=backend)[:, 4:].sum()
+    both = lambda q: sum(x[:, 4:].sum() for x in flex_attention(q, k, v, score_mod, backend=backend, return_max_logit=True))  # noqa: E731
+    alone = lambda q: flex_attention(q, k, v, score_mod, backend=backend)[:, 4:].sum()  # noqa: E731
     np.testing.assert_allclose(jax.jit(jax.grad(both))(q), jax.jit(jax.grad(alone))(q), rtol=1e-5, atol=1e-6)
 
 

@@ -94,9 +94,7 @@ def test_a_wrong_gemma_block_is_seen():
     capped = lambda q, k, v, score_mod, mask_mod: flex_attention(4 * q, k, v, score_mod, mask_mod)  # noqa: E731
     reference = lambda q, k, v, score_mod, mask_mod: dense_attention(4 * q, k, v, score_mod, mask_mod)  # noqa: E731
     shape = BLOCK_SHAPE
-    truth = dense.in_float64(
-        functools.partial(gemma_block.output_and_gradients, reference, shape), gemma_block.init(shape), *gemma_block.random_inputs(shape)
-    )
+    truth = dense.in_float64(functools.partial(gemma_block.output_and_gradients, reference, shape), gemma_block.init(shape), *gemma_block.random_inputs(shape))
     plain = block_results(reference, shape, jnp.float32)
     dense.assert_close(block_results(capped, shape, jnp.float32), plain, truth)
     for wrong, wrong_shape in ((uncapped, shape), (capped, shape._replace(window=shape.window + 1))):

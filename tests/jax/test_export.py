@@ -64,7 +64,7 @@ def with_dropout(q, k, v, seed):
 
 
 def with_slopes(q, k, v, slopes):
-    """What reads no size stays as it is."""
+    """A function that reads no size runs at every size."""
     return flex_attention(q, k, v, zoo.alibi(slopes), causal, return_max_logit=True)
 
 
@@ -170,8 +170,8 @@ def test_no_size_is_in_the_program():
     """The problem that the program carries has null for what calls bring; without symbolic sizes nothing changes."""
     text = exported_of(with_bias, CASES[with_bias], jnp.float32).mlir_module()
     for name in ("batch", "seq_q", "seq_kv"):
-        assert f'\\22{name}\\22: null' in text
-    assert f'\\22shape\\22: [{H}, null, null]' in text and f"@{ANY_SIZE[FORWARD]}(" in text
+        assert f"\\22{name}\\22: null" in text
+    assert f"\\22shape\\22: [{H}, null, null]" in text and f"@{ANY_SIZE[FORWARD]}(" in text
     arrays = [jax.ShapeDtypeStruct((2, 8, H, D), jnp.float32)] * 3
     plain = export.export(jax.jit(flex_attention), disabled_checks=KNOWN)(*arrays).mlir_module()
     assert "null" not in plain and "any_size" not in plain
@@ -182,7 +182,7 @@ def test_a_size_that_is_fixed_stays_so(random):
     (s,) = export.symbolic_shape("s")
     given = jax.ShapeDtypeStruct((2, s, H, D), jnp.float32)
     exported = export.export(jax.jit(flex_attention), disabled_checks=KNOWN)(*[given] * 3)
-    assert '\\22batch\\22: 2' in exported.mlir_module() and '\\22seq_q\\22: null' in exported.mlir_module()
+    assert "\\22batch\\22: 2" in exported.mlir_module() and "\\22seq_q\\22: null" in exported.mlir_module()
     for length in (1, 40):
         q = jnp.asarray(random.standard_normal((2, length, H, D)), jnp.float32)
         np.testing.assert_array_equal(exported.call(q, q, q), flex_attention(q, q, q))
@@ -365,7 +365,7 @@ def called(target, shapes, results, **attributes):
 
 
 def test_buffers_that_disagree_are_named():
-    """What JAX holds exported calls to is held by the handler, too."""
+    """The handler, too, checks what JAX checks of exported calls."""
     forward = functools.partial(called, ANY_SIZE[FORWARD], results=[(2, 3, 1, 8), (2, 1, 3)])
     q, k, o0 = (2, 3, 1, 8), (2, 5, 1, 8), (2, 3)
     assert forward([q, k, k, o0], problem=PROBLEM)[0].shape == q

@@ -19,9 +19,7 @@ def inputs(dtype=jnp.float32, layout="BSHD", heads_kv=2, dim_v=24):
     batch, heads, seq_q, seq_kv = modifiers.SHAPE
     sizes = [(batch, heads, seq_q, DIM), (batch, heads_kv, seq_kv, DIM), (batch, heads_kv, seq_kv, dim_v), (batch, heads, seq_q, dim_v)]
     order = ["BHSD".index(letter) for letter in layout]
-    return [
-        jnp.transpose(dense.random_array(i, size, dtype) * (2 if i < 2 else 1), order) for i, size in enumerate(sizes)
-    ]
+    return [jnp.transpose(dense.random_array(i, size, dtype) * (2 if i < 2 else 1), order) for i, size in enumerate(sizes)]
 
 
 def loss_of(attention, make, d_o, **options):
@@ -129,7 +127,7 @@ def test_it_runs_without_jit():
 def test_scale(scale):
     q, k, v, d_o = inputs()
     got, want = (
-        jax.value_and_grad(lambda s: (f(q, k, v, mask_mod=modifiers.causal, scale=s) * d_o).sum())(jnp.float32(scale))
+        jax.value_and_grad(lambda s: (f(q, k, v, mask_mod=modifiers.causal, scale=s) * d_o).sum())(jnp.float32(scale))  # noqa: B023
         for f in (flex_attention, dense.attention)
     )
     np.testing.assert_allclose(got, want, rtol=1e-4)

@@ -1,5 +1,5 @@
-"""Arrays of eight bits in flex_attention: against the same call on the numbers that they stand for, and what is refused. Their gradients are in
-test_float8_gradients.py."""
+"""FP8 arrays in flex_attention: against the same call on the descaled values, and calls that are refused. test_float8_gradients.py has their
+gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ def draw(dtype, seed=0):
 
 
 def numbers(arrays):
-    """What they stand for."""
+    """The descaled values."""
     return [array.astype(jnp.float32) * factor for array, factor in zip(arrays, DESCALES.values())]
 
 
@@ -129,7 +129,7 @@ def test_a_sink_is_applied_to_an_output_of_more_bits():
     sink = jnp.linspace(-1, 1, HEADS)
     found = flex_attention(*arrays, **DESCALES, sink=sink, out_dtype=jnp.float32)
     np.testing.assert_allclose(found, flex_attention(*numbers(arrays), sink=sink), rtol=2e-5, atol=2e-6)
-    with pytest.raises(scoremod.UnsupportedError, match="sink: expected no scale_o and return_amax_o beside it"):
+    with pytest.raises(scoremod.UnsupportedError, match="sink: expected no scale_o and no return_amax_o beside it"):
         flex_attention(*arrays, sink=sink, return_amax_o=True)
 
 
@@ -139,8 +139,8 @@ def test_bad_arguments_are_named():
     refused = [
         (lambda: flex_attention(*real, descale_k=1.0), "descale_k: expected none beside a query of float32"),
         (lambda: flex_attention(*real, return_amax_o=True), "return_amax_o: expected none beside a query of float32"),
-        (lambda: flex_attention(q, k, v, scale_o=2.0), "scale_o: expected one with an out_dtype of eight bits"),
-        (lambda: flex_attention(q, k, v, out_dtype=FORMATS[0]), "scale_o: expected one with an out_dtype of eight bits"),
+        (lambda: flex_attention(q, k, v, scale_o=2.0), "scale_o: expected one with an FP8 out_dtype and none with another, found one with bfloat16"),
+        (lambda: flex_attention(q, k, v, out_dtype=FORMATS[0]), "scale_o: expected one with an FP8 out_dtype and none with another, found none"),
         (lambda: flex_attention(q, k, v, out_dtype=jnp.int8), "out_dtype: expected one of"),
         (lambda: flex_attention(q, k, v, descale_q=0), "descale_q: expected a positive finite number, found 0"),
         (lambda: flex_attention(q, k, v, descale_q=float("nan")), "descale_q: expected a positive finite number"),

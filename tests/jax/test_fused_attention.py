@@ -168,7 +168,7 @@ def test_a_comparison_is_made_once_for_equal_callbacks(monkeypatch):
     assert len(made) == 1
     run(3.5)
     assert len(made) == 2
-    # What was found of one set of numbers says nothing of another.
+    # The check of one set of numbers says nothing of another.
     for _ in range(2):
         with pytest.raises(scoremod.InvalidArgumentError, match="expected the derivative"):
             run(2.5, slope=2.0)
@@ -195,7 +195,10 @@ def test_one_object_serves_several_threads_at_once():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"score_mod": lambda graph, score, tensors: tensors["slope"], "score_mod_tensors": {"cap": 1.0}}, "among score_mod_tensors \\('cap'\\), found 'slope'"),
+        (
+            {"score_mod": lambda graph, score, tensors: tensors["slope"], "score_mod_tensors": {"cap": 1.0}},
+            "among score_mod_tensors \\('cap'\\), found 'slope'",
+        ),
         ({"score_mod": lambda graph, score, tensors: graph.neg(graph.cmp_gt(score, score))}, "graph.neg: expected numbers of one type, found input of bool"),
         ({"score_mod_tensors": {}}, "score_mod_tensors require score_mod"),
         ({"score_mod": causal_bias, "score_mod_bprop_tensors": {"x": 1}}, "require score_mod_bprop"),
@@ -359,7 +362,7 @@ def test_every_method_is_tried_here():
 
 
 def test_one_object_serves_two_attentions_at_once():
-    """What its forward leaves on it is never another attention's."""
+    """An attention never sees what the forward of another one left on the object."""
     cap = SoftCap()
     given = {"score_mod": cap.forward, "score_mod_bprop": cap.backward, "score_mod_bprop_tensors": {"one": 1.0}}
 

@@ -15,7 +15,7 @@ B, S, H, D = 2, 17, 4, 8
 Q, K, V = (dense.random_array(i, (B, S, H, D)) for i in range(3))
 FACTOR = 2.0
 
-# Of one module and one name, as in other libraries' caches that look at names.
+# Both have one module and one name, which other libraries' caches look at.
 FIRST, SECOND = (lambda score, b, h, q_idx, kv_idx: score + 1.0 * kv_idx), (lambda score, b, h, q_idx, kv_idx: score * 3.0)
 
 

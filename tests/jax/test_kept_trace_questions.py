@@ -1,5 +1,5 @@
-"""What a function asks of JAX, of its arrays and of Python may change between two calls. The second call must then be what it is in a process that
-never made the first: nothing that is kept may stand for what was asked anew.
+"""A function's answers from JAX, from its arrays and from Python may change between two calls. The second call must then be the one that a
+process makes which never made the first: no cache may answer a question that was asked anew.
 
 The questions are found by introspection: public attributes of arrays and tracers, and JAX's settings."""
 
@@ -26,7 +26,7 @@ import pytest
 import scoremod
 import scoremod.jax as package
 from scoremod.environment import VARIABLES
-from scoremod.jax import attention_primitives, custom_rules, flex_attention, fused_attention, graph_callback, trace
+from scoremod.jax import attention_primitives, custom_rules, flex_attention, fused_attention, graph_callback, trace  # noqa: F401 (KEPT looks at each)
 from scoremod.jax.api import CallOptions, trace_call
 from scoremod.jax.graph import Tensor
 
@@ -45,7 +45,7 @@ KEPT = {
 
 
 def forget():
-    """What a new process has not: everything that was kept."""
+    """Clears every cache, as in a new process."""
     for function in KEPT.values():
         function.cache_clear()
     scoremod.cache.clear()
@@ -65,7 +65,7 @@ def answer_of(question):
 
 
 def meaning(score_mod):
-    """What flex_attention would run: the call, and its operands' numbers. An error is one, too."""
+    """The call that flex_attention would run, and its operands' numbers. An error is one, too."""
     try:
         traced = trace_call(Q, K, V, score_mod, None, None, "BSHD", CallOptions(), ())
         arrays = [np.asarray(source.array()) for source in traced.sources]

@@ -15,9 +15,7 @@ from scoremod.jax.jaxprs import inner_jaxprs
 from scoremod.jax.primitives import RULES
 
 # 0 and the ends of everything below, numbers close to them, and some where all is smooth.
-POINTS = np.asarray(
-    [x * sign for x in (0.0, 1e-30, 0.25, 0.5, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 7.3) for sign in (1, -1)], np.float32
-)
+POINTS = np.asarray([x * sign for x in (0.0, 1e-30, 0.25, 0.5, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 7.3) for sign in (1, -1)], np.float32)
 
 ONE_ARGUMENT = {
     "add": lambda x: x + 1.5,
@@ -126,7 +124,7 @@ ONE_ARGUMENT = {
     "sparse_sigmoid": jax.nn.sparse_sigmoid,
     "log1mexp": lambda x: jax.nn.log1mexp(jnp.abs(x) + 0.125),
 }
-# Of the score and a captured number.
+# Functions of the score and a captured number.
 TWO_ARGUMENTS = {
     "atan2": lambda x, y: jnp.arctan2(x, y + 8.0),
     "add": jnp.add,
@@ -202,8 +200,8 @@ def test_of_the_score_and_a_captured_number(name):
     assert_same_as_jax(TWO_ARGUMENTS[name], x, y)
 
 
-# Of integers and bools, in some versions of JAX alone (log2 and one_minus_square are tried in others as what they are made of), or passing an
-# element on as those do that are tried.
+# These primitives are of integers and bools, or pass an element on as tried ones do, or exist in some versions of JAX alone. Other versions try
+# log2 and one_minus_square by their parts.
 UNTRIED = {
     *("shift_left", "reduce_and", "reduce_or", "log2", "one_minus_square", "add_any"),
     *("copy_p", "dynamic_slice", "expand_dims", "name", "pvary", "reduce_min", "reduce_prod", "rev", "slice"),

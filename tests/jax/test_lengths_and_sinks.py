@@ -33,9 +33,7 @@ SINK = np.array([0.5, -2, 3, 0])
 
 
 def attend(q, k, v, sink, lengths=LENGTHS, **options):
-    return flex_attention(
-        q, k, v, lambda s, b, h, i, j: 3 * jnp.tanh(s), lambda b, h, i, j: j <= i + 3, lengths=lengths, sink=sink, return_lse=True, **options
-    )
+    return flex_attention(q, k, v, lambda s, b, h, i, j: 3 * jnp.tanh(s), lambda b, h, i, j: j <= i + 3, lengths=lengths, sink=sink, return_lse=True, **options)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "xla"])
@@ -123,7 +121,7 @@ def test_half_precision_and_vmap():
 
 
 def test_faults_would_be_seen():
-    """What the comparison above must tell apart: no sink, and lengths off by one."""
+    """The comparison above tells faults apart: no sink, and lengths off by one."""
     q, k, v, _ = draw()
     sink = jnp.asarray(SINK, jnp.float32)
     o = attend(q, k, v, sink)[0]

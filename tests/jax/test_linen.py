@@ -48,10 +48,7 @@ def test_a_block_learns():
         return jnp.einsum("bshd,hdf->bsf", o, params["MultiHeadAttention_0"]["out"]["kernel"])
 
     np.testing.assert_allclose(Block().apply(variables, x), reference(params), atol=1e-5)
-    got, want = (
-        jax.jit(jax.grad(lambda p, f=f: (f(p) ** 2).mean()))(params)
-        for f in (lambda p: Block().apply({"params": p}, x), reference)
-    )
+    got, want = (jax.jit(jax.grad(lambda p, f=f: (f(p) ** 2).mean()))(params) for f in (lambda p: Block().apply({"params": p}, x), reference))
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
         assert np.abs(a).max() > 0

@@ -10,7 +10,7 @@ from scoremod.jax import flex_attention
 from scoremod.jax.linen import DotProductAttention, MultiHeadAttention, SequenceDescriptor
 
 B, SQ, SKV, H, D = 2, 6, 9, 4, 8
-I, J = np.arange(SQ)[:, None], np.arange(SKV)
+I, J = np.arange(SQ)[:, None], np.arange(SKV)  # noqa: E741
 LENGTHS = np.array([6, 4]), np.array([7, 9])
 
 
@@ -57,7 +57,7 @@ def test_masks_by_name(mask_type, window, lengths, keep):
     o = module.apply({}, *draw(), sequence_descriptor=descriptor)
     np.testing.assert_allclose(o, dense(keep), rtol=1e-4, atol=1e-5)
     # A mask that is one off is another.
-    assert mask_type == "no_mask" and window is None or np.abs(o - dense(keep & (J != 0))).max() > 1e-3
+    assert (mask_type == "no_mask" and window is None) or np.abs(o - dense(keep & (J != 0))).max() > 1e-3
 
 
 def test_segments_and_positions():

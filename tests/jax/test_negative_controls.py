@@ -1,4 +1,4 @@
-"""What must not pass for a right attention: one without its modifier, one whose gradients are of another, one with an output of zeros."""
+"""Wrong attentions that the comparisons must notice: one without its modifier, one with another's gradients, one with an output of zeros."""
 
 import functools
 

@@ -35,7 +35,9 @@ class AttnSoftmaxType(enum.Enum):
 def test_a_ported_module_must_say_its_mask():
     """Without one it is causal in TransformerEngine, and everything is attended to here."""
     for module in (DotProductAttention, MultiHeadAttention):
-        with pytest.raises(scoremod.InvalidArgumentError, match='attn_mask_type: expected one beside num_attention_heads, .*"causal" without one, here "no_mask"'):
+        with pytest.raises(
+            scoremod.InvalidArgumentError, match='attn_mask_type: expected one beside num_attention_heads, .*"causal" without one, here "no_mask"'
+        ):
             module(**THEIRS)
     with pytest.raises(scoremod.InvalidArgumentError, match="attn_mask_type: expected one beside num_attention_heads"):
         TransformerLayer(num_attention_heads=H)
@@ -85,9 +87,7 @@ def test_the_function_with_arguments_in_their_order():
         (Q, jnp.stack([K, V], axis=2)), bias, SequenceDescriptor.from_seqlens(lengths), None, AttnBiasType.POST_SCALE_BIAS,
         AttnMaskType.PADDING_CAUSAL_MASK, "bshd_bs2hd", AttnSoftmaxType.LEARNABLE_SOFTMAX, 0.5, 0.0, True, softmax_offset=offset,
     )  # fmt: skip
-    want = flex_attention(
-        Q, K, V, lambda s, b, h, i, j: s + bias[0, h, i, j], zoo.causal(), scale=0.5, lengths=(lengths, lengths), sink=offset.reshape(-1)
-    )
+    want = flex_attention(Q, K, V, lambda s, b, h, i, j: s + bias[0, h, i, j], zoo.causal(), scale=0.5, lengths=(lengths, lengths), sink=offset.reshape(-1))
     np.testing.assert_allclose(found, want, rtol=1e-6)
 
 

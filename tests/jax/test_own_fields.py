@@ -1,4 +1,4 @@
-"""Sequences, pages and sinks as fields of the problem itself, against the same as XLA operations; and the road of arrays for what takes none."""
+"""Sequences, pages and sinks as fields of the problem itself, against XLA operations; and calls whose fields no backend takes."""
 
 import functools
 import os
@@ -13,7 +13,7 @@ import scoremod
 from scoremod.jax import api, explain, flex_attention, own_fields
 
 SEED = int(os.environ.get("SCOREMOD_TEST_SEED", np.random.SeedSequence().entropy % 2**32))
-# What takes such fields where JAX runs.
+# The backend that takes such fields where JAX runs.
 OWN = "cpu" if jax.default_backend() == "cpu" else "kernels"
 HEADS, HEADS_KV, DIM, TOKENS, KEY_TOKENS = 4, 2, 16, 40, 48
 GAPS = (np.array([2, 10, 10, 31, 36]), np.array([1, 9, 20, 40, 44]))  # before, between and after
@@ -59,8 +59,8 @@ def assert_same(found, expected):
 
 
 @pytest.fixture
-def roads(monkeypatch):
-    """What each call that could go either road took."""
+def choices(monkeypatch):
+    """(call, whether its own fields were taken) of each call that had the choice."""
     taken = []
 
     def takes(traced, memory):
@@ -73,13 +73,13 @@ def roads(monkeypatch):
 
 @pytest.mark.parametrize("places", [GAPS, WHOLE], ids=["gaps", "whole"])
 @pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_sequences_sinks_dropout_and_lse_gradients(seed, roads, places, rate):
+def test_sequences_sinks_dropout_and_lse_gradients(seed, choices, places, rate):
     inputs = arrays(seed)
     d_o, d_lse = seed.standard_normal((TOKENS, HEADS, DIM), np.float32), seed.standard_normal((TOKENS, HEADS), np.float32)
     expected = gradients(rate, "xla", inputs, places, d_o, d_lse)
-    assert not roads
+    assert not choices
     found = gradients(rate, OWN, inputs, places, d_o, d_lse, max_length=(24, 32) if rate else None)
-    ((call, taken),) = roads
+    ((call, taken),) = choices
     assert taken and call.is_ragged and call.sink and call.bound() == ("offsets_q", "offsets_kv", "sink", *["dropout_keys"] * bool(rate))
     assert_same(found, expected)
     # Faults would be seen: another sequence's tokens, other dropped weights, a sink for another head.
@@ -89,15 +89,15 @@ def test_sequences_sinks_dropout_and_lse_gradients(seed, roads, places, rate):
         assert np.linalg.norm(o - found[1][0]) > 0.01 * np.linalg.norm(o)
 
 
-def test_traced_offsets_are_those_of_the_call(seed, roads):
+def test_traced_offsets_are_those_of_the_call(seed, choices):
     *inputs, sink = arrays(seed)
     run = jax.jit(lambda q_offsets, kv_offsets: attend(*inputs, sink, q_offsets, kv_offsets, backend=OWN))
     for places in (GAPS, WHOLE):
         np.testing.assert_allclose(run(*places), attend(*inputs, sink, *places, backend="xla"), atol=2e-5)
-    assert len(roads) == 1 and roads[0][0].place.sequences == 8
+    assert len(choices) == 1 and choices[0][0].place.sequences == 8
 
 
-def test_vmap_is_a_loop(seed, roads):
+def test_vmap_is_a_loop(seed, choices):
     q, k, v, bias, positions, sink = arrays(seed)
     many = jnp.stack([q, 2 * q, 3 * q])
     offsets = jnp.stack([jnp.asarray(GAPS[0]), jnp.asarray(WHOLE[0]), jnp.asarray(GAPS[0])])
@@ -115,7 +115,7 @@ def test_vmap_is_a_loop(seed, roads):
     # Without a sink the mapped calls' tokens lie one after the other in one call.
     batched = jax.jit(jax.vmap(lambda q: attend(q, k, v, bias, positions, None, *WHOLE, backend=OWN))).lower(many).as_text()
     assert rf"tokens_q\22: {3 * TOKENS}," in batched and "while" not in batched
-    assert all(taken for _, taken in roads)
+    assert all(taken for _, taken in choices)
 
 
 BLOCKS, BLOCK = 11, 4
@@ -137,7 +137,7 @@ def pools(random):
     return q, k.at[0].set(jnp.nan), v.at[0].set(jnp.nan)
 
 
-def test_pages_are_read_where_they_lie(seed, roads):
+def test_pages_are_read_where_they_lie(seed, choices):
     q, k, v = pools(seed)
     sink = jnp.asarray(seed.standard_normal(HEADS), jnp.float32)
     both = dict(return_lse=True, return_max_logit=True, sink=sink)
@@ -145,7 +145,7 @@ def test_pages_are_read_where_they_lie(seed, roads):
     assert_same(found, expected)
     jaxpr = str(jax.make_jaxpr(functools.partial(decode, backend=OWN))(q, k, v))
     assert "Paged(blocks_per_sequence=4)" in jaxpr and f"f32[3,16,{HEADS_KV},{DIM}]" not in jaxpr
-    assert all(taken and call.is_paged for call, taken in roads)
+    assert all(taken and call.is_paged for call, taken in choices)
     # Gradients gather the keys, which pages have none without.
     loss = lambda backend: lambda *x: (decode(*x[:3], sink=x[3], backend=backend) ** 2).sum()  # noqa: E731
     by_own, by_xla = (jax.grad(loss(backend), argnums=(0, 1, 2, 3))(q, k, v, sink) for backend in (OWN, "xla"))

@@ -1,4 +1,4 @@
-"""What scoremod.jax shows, and arguments that belong to other libraries' functions."""
+"""The public names of scoremod.jax, and arguments that belong to other libraries' functions."""
 
 import inspect
 import warnings
@@ -29,12 +29,12 @@ def test_the_sequence_descriptor_is_one():
 
 
 OTHERS = {
-    **{name: "zoo.causal" for name in ("causal", "is_causal")},
-    **{name: "zoo.documents" for name in ("segment_ids", "q_segment_ids")},
-    **{name: "mask_mod" for name in ("attn_mask", "mask", "window_size", "block_mask")},
-    **{name: "score_mod" for name in ("attn_bias", "bias", "alibi_slopes", "softcap")},
-    **{name: "give scale=" for name in ("softmax_scale", "sm_scale", "scale_factor")},
-    **{name: "dropout_key=" for name in ("dropout_p", "dropout_rng")},
+    **dict.fromkeys(("causal", "is_causal"), "zoo.causal"),
+    **dict.fromkeys(("segment_ids", "q_segment_ids"), "zoo.documents"),
+    **dict.fromkeys(("attn_mask", "mask", "window_size", "block_mask"), "mask_mod"),
+    **dict.fromkeys(("attn_bias", "bias", "alibi_slopes", "softcap"), "score_mod"),
+    **dict.fromkeys(("softmax_scale", "sm_scale", "scale_factor"), "give scale="),
+    **dict.fromkeys(("dropout_p", "dropout_rng"), "dropout_key="),
     "cu_seqlens_q": "q_offsets=",
     "block_tables": "page_table=",
     "return_lsee": "write return_lse$",

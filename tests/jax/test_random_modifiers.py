@@ -69,9 +69,7 @@ def _function(tree, leaves):
 
 
 # Each example compiles four programs: one that fails is printed as it is, not made smaller.
-@settings(
-    max_examples=8, deadline=None, derandomize=True, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=8, deadline=None, derandomize=True, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(
     tree=_TREES,
     mask=st.sampled_from(range(len(_MASKS))),

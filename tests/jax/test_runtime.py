@@ -37,7 +37,7 @@ def test_each_platform_has_a_state_type_of_its_own():
         type_id.restype = ctypes.POINTER(ctypes.c_int64)
         ids[platform] = type_id()
     assert ids["cpu"][0] != 0  # XLA's CPU library has numbered it
-    # Where that number means another type, in the CUDA plugin, it must not be seen.
+    # The CUDA plugin's library has the number for another type, and must not see it.
     assert ctypes.addressof(ids["cpu"].contents) != ctypes.addressof(ids["cuda"].contents)
 
 
@@ -148,9 +148,10 @@ def test_a_scale_is_bound_at_the_call():
 
     assert compiled_by(run) == (1, 1, 1)
     for scale, got in results.items():
-        reference = lambda q, slopes: (  # noqa: E731
-            dense.attention(q, q, q, lambda score, b, h, i, j: score + slopes[h] * (i - j), scale=scale) ** 2  # noqa: B023
-        ).sum()
+
+        def reference(q, slopes):
+            return (dense.attention(q, q, q, lambda score, b, h, i, j: score + slopes[h] * (i - j), scale=scale) ** 2).sum()  # noqa: B023
+
         for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(jax.value_and_grad(reference, argnums=(0, 1))(q, slopes))):
             np.testing.assert_allclose(x, y, atol=3e-5 * np.abs(y).max())
 
@@ -165,7 +166,7 @@ def test_scratch_is_memory_of_xlas():
 
 
 def in_a_process(script, folder, *arguments, **environment):
-    """What a script prints in a Python of its own. It begins with this module's modifier and arrays."""
+    """The output of a script in a Python of its own. The script begins with this module's modifier and arrays."""
     prelude = """
 import sys, jax, jax.numpy as jnp, numpy as np
 from pathlib import Path
@@ -239,5 +240,3 @@ def test_gradients_are_the_same_bits_each_time():
 def test_the_problem_says_whether_gradients_must_be_the_same_bits(deterministic):
     traced = trace_call(Q, Q, Q, None, None, None, "BSHD", CallOptions(deterministic=deterministic), None)
     assert json.loads(traced.problem)["deterministic"] is deterministic
-
-

@@ -44,9 +44,7 @@ def dense_sequence(q, k, v, b, lse_too=False, keys=None):
 
 
 def each_by_itself(q, k, v, q_offsets=Q_OFFSETS, kv_offsets=KV_OFFSETS):
-    parts = [
-        dense_sequence(q[a:z], k[c:e], v[c:e], b) for b, (a, z, c, e) in enumerate(zip(q_offsets, q_offsets[1:], kv_offsets, kv_offsets[1:]))
-    ]
+    parts = [dense_sequence(q[a:z], k[c:e], v[c:e], b) for b, (a, z, c, e) in enumerate(zip(q_offsets, q_offsets[1:], kv_offsets, kv_offsets[1:]))]
     return jnp.concatenate(parts)
 
 
@@ -68,7 +66,7 @@ def in_float64(function, *arrays):
 @pytest.mark.parametrize("backend", ["cpu", "xla"])
 def test_each_sequence_attends_to_itself(backend):
     q, k, v, d_o = ragged_tensors()
-    gradients = lambda f: jax.grad(lambda q, k, v, d_o: (f(q, k, v) * d_o).sum(), argnums=(0, 1, 2))
+    gradients = lambda f: jax.grad(lambda q, k, v, d_o: (f(q, k, v) * d_o).sum(), argnums=(0, 1, 2))  # noqa: E731
     assert_near(attend(q, k, v, backend=backend), each_by_itself(q, k, v), in_float64(each_by_itself, q, k, v))
     found = gradients(lambda *x: attend(*x, backend=backend))(q, k, v, d_o)
     plain, truth = gradients(each_by_itself)(q, k, v, d_o), in_float64(gradients(each_by_itself), q, k, v, d_o)
@@ -89,9 +87,7 @@ def test_offsets_are_arguments_of_a_jitted_function():
     q, k, v, _ = ragged_tensors()
     run = jax.jit(attend)
     for q_offsets, kv_offsets in ((Q_OFFSETS, KV_OFFSETS), (np.array([0, 1, 5, 5, 11]), np.array([0, 6, 7, 7, 12]))):
-        np.testing.assert_allclose(
-            run(q, k, v, q_offsets, kv_offsets), each_by_itself(q, k, v, q_offsets, kv_offsets), rtol=2e-5, atol=2e-6
-        )
+        np.testing.assert_allclose(run(q, k, v, q_offsets, kv_offsets), each_by_itself(q, k, v, q_offsets, kv_offsets), rtol=2e-5, atol=2e-6)
     assert run._cache_size() == 1
 
 
@@ -110,7 +106,7 @@ def test_vmap_lengths_sinks_and_checkpoint():
     np.testing.assert_allclose(bounded[4:9], dense_sequence(q[4:9], k[5:12], v[5:12], 2, keys=5), rtol=2e-5, atol=2e-6)
     o, lse = attend(q, k, v, sink=jnp.zeros(HEADS), return_lse=True)
     assert o.shape == (11, HEADS, 6) and not np.asarray(lse[9:]).any()
-    loss = lambda q: (attend(q, k, v) ** 2).sum()
+    loss = lambda q: (attend(q, k, v) ** 2).sum()  # noqa: E731
     np.testing.assert_array_equal(jax.grad(jax.checkpoint(loss))(q), jax.grad(loss)(q))
 
 
@@ -128,7 +124,7 @@ def paged_tensors():
 
 def decode(q, k, v, tables=(TABLE_K, TABLE_V), lengths=CACHED, **options):
     # As many biases as there are sequences.
-    score = lambda s, b, h, q_idx, kv_idx: 3 * jnp.tanh(s) + jnp.asarray(BIAS[:3])[b, h] * jnp.float32(q_idx - kv_idx)
+    score = lambda s, b, h, q_idx, kv_idx: 3 * jnp.tanh(s) + jnp.asarray(BIAS[:3])[b, h] * jnp.float32(q_idx - kv_idx)  # noqa: E731
     return flex_attention(q, k, v, score, mask_mod, page_table=tables, lengths=lengths, **options)
 
 
@@ -145,7 +141,6 @@ def test_keys_are_read_through_page_tables(backend):
     q, k, v = paged_tensors()
     assert_near(decode(q, k, v, backend=backend), paged_by_itself(q, k, v), in_float64(paged_by_itself, q, k, v))
     # One table for both, another layout, and a jitted call.
-    order = (2, 0, 1, 3)
     found = jax.jit(lambda *x: flex_attention(*x[:3], page_table=x[3], lengths=x[4], layout="BHSD", backend=backend))(
         *(jnp.transpose(x, (0, 2, 1, 3)) for x in (q, k, v)), TABLE_K, CACHED
     )
@@ -181,7 +176,10 @@ def test_faults_would_be_seen():
         (dict(layout="THD", q_offsets=Q_OFFSETS, kv_offsets=KV_OFFSETS[1:]), "kv_offsets: expected as many as q_offsets, 5, found 4"),
         (dict(layout="THD", q_offsets=Q_OFFSETS, page_table=TABLE_K), "page_table: expected no q_offsets"),
         (dict(layout="THD", q_offsets=Q_OFFSETS + 2**32, kv_offsets=KV_OFFSETS), "q_offsets: expected integers from .* found 4294967296"),
-        (dict(layout="THD", q_offsets=Q_OFFSETS, kv_offsets=KV_OFFSETS, lengths=np.array([3, 2, 8, 0])), "lengths: expected a number from 0 to 7, .* batch 2; found 8"),
+        (
+            dict(layout="THD", q_offsets=Q_OFFSETS, kv_offsets=KV_OFFSETS, lengths=np.array([3, 2, 8, 0])),
+            "lengths: expected a number from 0 to 7, .* batch 2; found 8",
+        ),
     ],
 )
 def test_mistakes(options, message):
@@ -200,7 +198,10 @@ def test_mistakes(options, message):
         (dict(page_table=TABLE_K, lengths=np.array([7, 0, 13])), "lengths: expected a number from 0 to 12, .* batch 2; found 13"),
         (dict(page_table=TABLE_K, lengths=np.array([-1, 0, 4])), "lengths: expected a number from 0 to 12, .* batch 0; found -1"),
         (dict(page_table=TABLE_K, lengths=CACHED.astype(np.int64) + 2**32), "lengths: expected a number from 0 to 12, .* found 4294967303"),
-        (dict(page_table=TABLE_K, lengths=np.array([10, 0, 4])), r"page_table: expected blocks from 0 to 10, found -1 at \[0, 3\], which holds keys below .* of 10"),
+        (
+            dict(page_table=TABLE_K, lengths=np.array([10, 0, 4])),
+            r"page_table: expected blocks from 0 to 10, found -1 at \[0, 3\], which holds keys below .* of 10",
+        ),
         (dict(page_table=(TABLE_K, TABLE_V), lengths=np.array([7, 1, 4])), r"page_table: expected blocks from 0 to 10, found 77 at \[1, 0\]"),
         (dict(page_table=(TABLE_K, TABLE_V + 2**32), lengths=CACHED), r"page_table: expected blocks from 0 to 10, found 4294967297 at \[0, 0\]"),
     ],
@@ -211,7 +212,9 @@ def test_mistakes_of_tables(options, message):
         flex_attention(q, k, v, **options)
 
 
-@pytest.mark.parametrize("shape_q, shape_kv", [((2, 3, 4, 8), (2, 0, 2, 8)), ((2, 0, 4, 8), (2, 5, 2, 8)), ((0, 3, 4, 8), (0, 5, 2, 8)), ((2, 3, 0, 8), (2, 5, 0, 8))])
+@pytest.mark.parametrize(
+    "shape_q, shape_kv", [((2, 3, 4, 8), (2, 0, 2, 8)), ((2, 0, 4, 8), (2, 5, 2, 8)), ((0, 3, 4, 8), (0, 5, 2, 8)), ((2, 3, 0, 8), (2, 5, 0, 8))]
+)
 def test_what_is_empty_is_what_rows_without_keys_are(shape_q, shape_kv):
     q, kv = jnp.ones(shape_q), jnp.ones(shape_kv)
     o, lse, largest = jax.jit(lambda q, kv: flex_attention(q, kv, kv, score_mod, return_lse=True, return_max_logit=True))(q, kv)

@@ -59,7 +59,7 @@ def gradients(*x):
 
 
 def gathers(compiled):
-    """What is gathered: the shapes of every all-gather's result."""
+    """The shapes of every all-gather's result."""
     return re.findall(r"= (\S+) all-gather", compiled.as_text())
 
 
@@ -76,7 +76,7 @@ def test_shards_equal_one_device(mesh, heads_kv):
     compiled = jax.jit(gradients).lower(*placed).compile()
     for got, want in zip(jax.tree.leaves(compiled(*placed)), jax.tree.leaves(jax.jit(gradients)(*given)), strict=True):
         np.testing.assert_allclose(got, want, atol=3e-5 * max(1, np.abs(want).max()))
-    # Only the table, which every shard may read anywhere, may be gathered; and key heads that are fewer than the shards.
+    # Only the table, which every shard may read anywhere, and KV heads that are fewer than the shards may be gathered.
     assert all(f"[{H},{2 * S - 1}]" in x or (heads_kv % shards and f",{heads_kv},{D}]" in x) for x in gathers(compiled))
     local_batch, local_heads = B // mesh.shape["data"], H // shards
     assert f"f32[{local_batch},{S},{local_heads},{D}]" in compiled.as_text()
@@ -142,7 +142,7 @@ def test_arrays_that_only_constraints_in_the_program_shard(axis_type):
 
 @pytest.mark.parametrize("heads_kv", [1, 2, 4])
 def test_explicit_axes(heads_kv):
-    """Where shardings are part of the types: those of the results follow q's, and nothing is gathered but lengths."""
+    """With shardings in the types, those of the results follow q's, and nothing is gathered but lengths."""
     given = [*arrays(heads_kv)[:5], IDS, LENGTHS]
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
     heads = P("data", None, "model" if heads_kv % 2 == 0 else None)
@@ -233,13 +233,13 @@ def test_captured_arrays_that_differ_from_shard_to_shard(backend, check_vma):
 
 
 def assert_sharded_equals(attend, given, specs, check_vma=True):
-    """What shards of the batch compute inside jax.shard_map, by itself and with gradients under jax.jit, is what the whole call does."""
+    """Shards of the batch inside jax.shard_map, alone and with gradients under jax.jit, compute the same as the whole call."""
     sharded = jax.shard_map(attend, mesh=mesh_of((4, 1)), in_specs=specs, out_specs=P("data"), check_vma=check_vma)
     floats = tuple(i for i, x in enumerate(given) if jnp.issubdtype(x.dtype, jnp.floating))
     results = lambda f: jax.jit(lambda *x: (f(*x), jax.grad(lambda *x: (f(*x) ** 2).sum(), argnums=floats)(*x)))(*given)  # noqa: E731
-    want = results(attend)
-    np.testing.assert_allclose(sharded(*given), want[0], atol=3e-5)  # without jax.jit
-    for got, want in zip(*map(jax.tree.leaves, (results(sharded), want)), strict=True):
+    expected = results(attend)
+    np.testing.assert_allclose(sharded(*given), expected[0], atol=3e-5)  # without jax.jit
+    for got, want in zip(*map(jax.tree.leaves, (results(sharded), expected)), strict=True):
         np.testing.assert_allclose(got, want, atol=3e-5 * max(1, np.abs(want).max()))
 
 
@@ -260,6 +260,7 @@ def gained(x, y):
 
 
 gained.defvjp(lambda x, y: (gained(x, y), (x, y)), lambda kept, upstream: (upstream * kept[1] * 2, upstream * kept[0] * 3))
+
 
 @jax.custom_vjp
 def gained_by_shared(x, y):

@@ -1,4 +1,4 @@
-"""What user functions are traced to, and what is refused."""
+"""Traces of user functions, and functions that are refused."""
 
 import warnings
 
@@ -148,7 +148,7 @@ def test_a_derivative_rule_of_the_users_is_not_ignored():
     total.defjvps(lambda t, _, x: t.sum())
     with pytest.raises(scoremod.UnsupportedError, match="derivative rule of its own, and arguments or results that are no float32 scalars"):
         explained(lambda score, *_: total(score[None]))
-    # Where it doesn't touch the score, XLA follows it.
+    # An operation that doesn't touch the score is left to XLA.
     logits = jnp.linspace(-1.0, 1.0, H, dtype=jnp.float32)
     q, k, v = (jax.random.normal(jax.random.key(i), Q.shape, jnp.float32) for i in range(3))
 
@@ -232,8 +232,7 @@ def test_gradients_of_rows_that_a_finite_number_masks(number):
     score_mod = _masked_by(-1e9)[number]
     q, k, v, d_o = (jax.random.normal(jax.random.key(i), Q.shape, jnp.float32) for i in range(4))
     gradients = [
-        jax.grad(lambda *x, b=backend: (flex_attention(*x, score_mod, backend=b) * d_o).sum(), argnums=(0, 1, 2))(q, k, v)
-        for backend in ("cpu", "xla")
+        jax.grad(lambda *x, b=backend: (flex_attention(*x, score_mod, backend=b) * d_o).sum(), argnums=(0, 1, 2))(q, k, v) for backend in ("cpu", "xla")
     ]
     for got, want in zip(*gradients):
         np.testing.assert_allclose(got, want, atol=1e-5)
@@ -314,10 +313,13 @@ def test_lowering_for_a_platform_without_a_device():
 def test_numbers_in_the_text_are_as_good_as_arrays():
     mask_mod = lambda b, h, q_idx, kv_idx: (q_idx // 64 == kv_idx // 64) & ((q_idx - kv_idx) % 3 == 0)  # noqa: E731
     got = explained(lambda score, *_: score % 2.0, mask_mod).program
-    assert got == explained(
-        lambda score, *_: score % np.float32(2),
-        lambda b, h, q_idx, kv_idx: (q_idx // np.int32(64) == kv_idx // np.int32(64)) & ((q_idx - kv_idx) % np.int32(3) == 0),
-    ).program
+    assert (
+        got
+        == explained(
+            lambda score, *_: score % np.float32(2),
+            lambda b, h, q_idx, kv_idx: (q_idx // np.int32(64) == kv_idx // np.int32(64)) & ((q_idx - kv_idx) % np.int32(3) == 0),
+        ).program
+    )
     assert all(text in got for text in ("score % 2.0", "q_idx // 64", "kv_idx // 64", " % 3")) and len(got.splitlines()) == 10
 
 

@@ -128,9 +128,7 @@ def test_checkpoint_runs_the_forward_again_unless_a_policy_keeps_its_results(pol
     q, k, v = qkv()
     policies = jax.checkpoint_policies
     if policy == "dots":
-        policy = policies.save_from_both_policies(
-            policies.dots_saveable, policies.save_only_these_names(*scoremod.jax.CHECKPOINT_NAMES)
-        )
+        policy = policies.save_from_both_policies(policies.dots_saveable, policies.save_only_these_names(*scoremod.jax.CHECKPOINT_NAMES))
     elif policy is not None:
         policy = policies.save_only_these_names(*policy)
 

@@ -1,4 +1,4 @@
-"""What is no array, is empty, or means nothing: named, with what was expected, and nothing of JAX's own errors."""
+"""Arguments that are no arrays, are empty, or mean nothing: the error names them and what was expected, instead of one of JAX's own."""
 
 import jax
 import jax.numpy as jnp

@@ -19,7 +19,7 @@ def rng():
 
 @pytest.fixture
 def fresh_rng():
-    """Of a new seed, which a failed test prints."""
+    """A generator with a new seed, which a failed test prints."""
     seed = int(os.environ.get("SCOREMOD_TEST_SEED") or secrets.randbits(32))
     print(f"SCOREMOD_TEST_SEED={seed}")
     return np.random.default_rng(seed)

@@ -72,7 +72,9 @@ def test_operands_of_every_pattern(rng):
     lengths = np.array([3, 6], np.int32)
     allowed = rng.random((SEQ_Q, SEQ_KV)) < 0.8
     o = scoremod.attention(
-        q, k, v,
+        q,
+        k,
+        v,
         score_mod="score * slope + bias + gain * relative[h, q_idx - kv_idx + 6]",
         mask_mod="(kv_idx < lengths) & allowed",
         operands={
@@ -116,7 +118,9 @@ def test_backward_agrees_with_finite_differences(rng):
 
     def loss():
         made, _ = dense.attention(
-            inputs["q"], inputs["k"], inputs["v"],
+            inputs["q"],
+            inputs["k"],
+            inputs["v"],
             lambda s, b, h, i, j: np.tanh(s * inputs["slope"][h]) + inputs["bias"][i - j + 6],
             lambda b, h, i, j: (j <= i + 1) & (i != 3),
         )
@@ -165,9 +169,7 @@ def test_packed_tensors_are_read_in_place(rng):
     q, k, v = (packed[:, :, part] for part in range(3))
     batch, sequence, head, dim = (stride // 4 for stride in q.strides)
     layout = {"strides": {"batch": batch, "sequence": sequence, "head": head, "dim": dim}}
-    compiled = scoremod.Attention(
-        dict(batch=BATCH, heads_q=HEADS_Q, seq_q=SEQ_Q, dim_qk=DIM_QK, q=layout, k=layout, v=layout, backward=True)
-    )
+    compiled = scoremod.Attention(dict(batch=BATCH, heads_q=HEADS_Q, seq_q=SEQ_Q, dim_qk=DIM_QK, q=layout, k=layout, v=layout, backward=True))
     o, lse = compiled.forward(q, k, v, return_lse=True)
     gradients = compiled.backward(q, k, v, o, lse, o)
     assert gradients.dq.strides == q.strides

@@ -23,13 +23,11 @@ def empty_cache():
 
 
 def counts_of(action):
-    """What an action adds to the counts: the attentions' and those of what was compiled."""
+    """The increase of the counts by an action: of attentions, and of what was compiled."""
     before = scoremod.cache.statistics()
     action()
     after = scoremod.cache.statistics()
-    return {
-        name: after[part][name] - before[part][name] for part in ("attentions", "compiled") for name in after[part] if name != "limit"
-    }
+    return {name: after[part][name] - before[part][name] for part in ("attentions", "compiled") for name in after[part] if name != "limit"}
 
 
 def test_an_equal_attention_is_compiled_once():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import scoremod
-from scoremod.drawing import tile_states
+from scoremod.drawing import block_mask
 from scoremod.scores import HeadScores
 
 pytest.importorskip("matplotlib")
@@ -51,7 +51,7 @@ def test_scores_are_the_formula(arrays):
 
 def test_tiles_are_counted():
     kept = np.tril(np.ones((5, 5), bool))
-    assert tile_states(kept, 2).tolist() == [[1, 0, 0], [2, 1, 0], [2, 2, 2]]
+    assert block_mask(kept, 2).tolist() == [[1, 0, 0], [2, 1, 0], [2, 2, 2]]
 
 
 def test_a_figure_has_a_panel_for_each_thing(arrays):
@@ -60,7 +60,7 @@ def test_a_figure_has_a_panel_for_each_thing(arrays):
     assert titles[0].startswith("tiles of 8 x 8: ") and {"slopes [3]", "bias [3, 40]"} <= set(titles)
     rows = np.arange(S)
     kept = (rows[:, None] >= rows) & (arrays["ids"][1][:, None] == arrays["ids"][1])
-    share = np.mean(tile_states(kept, 8) > 0)
+    share = np.mean(block_mask(kept, 8) > 0)
     assert f"{share:.1%} of the work is left" in titles[0]
     part = scoremod.draw(PROBLEM, arrays, queries=(8, 4), keys=(0, 16), tile=4)
     assert "tiles of 4 x 4" in part.axes[0].get_title()
@@ -100,7 +100,5 @@ def test_the_command_draws_each_example(path, tmp_path):
 
 def test_the_command_names_mistakes(tmp_path):
     (tmp_path / "problem.json").write_text(json.dumps({**PROBLEM, "program": ["value = scored"], "operands": []}))
-    done = subprocess.run(
-        [sys.executable, "-m", "scoremod", "draw", tmp_path / "problem.json", "-o", tmp_path / "map.png"], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-m", "scoremod", "draw", tmp_path / "problem.json", "-o", tmp_path / "map.png"], capture_output=True, text=True)
     assert done.returncode == 2 and "scored" in done.stderr and "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""What scoremod.explanation reads of `scoremod explain --json`."""
+"""scoremod.explanation reads the output of `scoremod explain --json`."""
 
 import scoremod
 from scoremod.explanation import Explanation

@@ -106,12 +106,17 @@ def test_sequences_one_after_the_other_and_gradients_that_lie_otherwise():
     np.testing.assert_array_equal(found[1].dv, found[0].dv)
 
 
-def test_keys_in_blocks_of_a_pool():
+def test_keys_in_a_paged_cache():
     rng = np.random.default_rng(2)
     q = rng.standard_normal((2, 1, 2, 4)).astype(np.float32)
     k, v = (rng.standard_normal((6, 2, 2, 4)).astype(np.float32) for _ in range(2))
     problem = {
-        "batch": 2, "heads_q": 2, "seq_q": 1, "seq_kv": 4, "dim_qk": 4, "lengths": {"kv": True},
+        "batch": 2,
+        "heads_q": 2,
+        "seq_q": 1,
+        "seq_kv": 4,
+        "dim_qk": 4,
+        "lengths": {"kv": True},
         "paged": {"block_size": 2, "blocks": 6, "blocks_per_sequence": 2},
     }
     table, lengths = np.array([[5, 1], [3, -1]], np.int32), np.array([4, 2], np.int32)

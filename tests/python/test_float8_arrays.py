@@ -1,4 +1,4 @@
-"""Tensors of eight bits through the C interface, against NumPy and the conversions of ml_dtypes."""
+"""FP8 tensors through the C interface, against NumPy and the conversions of ml_dtypes."""
 
 import ml_dtypes
 import numpy as np

@@ -15,7 +15,11 @@ import numpy as np
 import scoremod
 
 PROBLEM = {
-    "batch": 2, "heads_q": 2, "seq_q": 33, "dim_qk": 8, "backward": True,
+    "batch": 2,
+    "heads_q": 2,
+    "seq_q": 33,
+    "dim_qk": 8,
+    "backward": True,
     "program": "operand slope: f32 [h]; value = score - slope * f32(abs(q_idx - kv_idx)); keep = kv_idx <= q_idx",
 }
 SHAPE = (2, 33, 2, 8)
@@ -150,7 +154,5 @@ for event in started:
 def test_a_process_ends_while_daemon_threads_are_in_calls():
     package = str(Path(scoremod.__file__).resolve().parents[1])
     for _ in range(5):
-        run = subprocess.run(
-            [sys.executable, "-c", ENDS_DURING_CALLS], env=os.environ | {"PYTHONPATH": package}, capture_output=True, text=True
-        )
+        run = subprocess.run([sys.executable, "-c", ENDS_DURING_CALLS], env=os.environ | {"PYTHONPATH": package}, capture_output=True, text=True)
         assert run.returncode == 0, (run.returncode, run.stderr[-2000:])

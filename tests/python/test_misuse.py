@@ -1,4 +1,4 @@
-"""What a caller may get wrong raises the right kind of error, with words that help, and never crashes."""
+"""Callers' mistakes raise the right kind of error, with words that help, and never crash."""
 
 import os
 import subprocess
@@ -10,7 +10,11 @@ import pytest
 import scoremod
 
 PROBLEM = {
-    "batch": 1, "heads_q": 2, "seq_q": 3, "dim_qk": 4, "backward": True,
+    "batch": 1,
+    "heads_q": 2,
+    "seq_q": 3,
+    "dim_qk": 4,
+    "backward": True,
     "program": "operand slope: f32 [h]; operand n: i32 [b]; value = score * slope; keep = kv_idx < n",
 }
 SHAPE = (1, 3, 2, 4)
@@ -53,7 +57,7 @@ def operands():
         (dict(scale=1e300), ["scale"]),
         (dict(offsets={"query": 1}), ["offsets:", "scoremod.Offsets"]),
         (dict(offsets=(1, 2, 3, 4, 5)), ["offsets:", "scoremod.Offsets"]),
-        (dict(offsets=(0, 0, 0, 2**31)), ["offsets.key", "32 bits"]),
+        (dict(offsets=(0, 0, 0, 2**31)), ["offsets.key", "32-bit"]),
         (dict(offsets=(0, 0.5, 0, 0)), ["offsets.head", "integer"]),
     ],
 )
@@ -108,7 +112,7 @@ def test_bad_problems(problem, words):
     [
         (dict(backend="abacus"), ["abacus", "reference"]),
         (dict(threads=-1), ["threads"]),
-        (dict(threads=2**40), ["threads", "32 bits"]),
+        (dict(threads=2**40), ["threads", "32-bit"]),
         (dict(disabled_passes=["nap"]), ["nap"]),
         (dict(backend=7), ["backend", "7"]),
     ],
@@ -159,7 +163,10 @@ SLOPES = np.ones(2, np.float32)
         (dict(k=[[1.0]]), ["k:", "NumPy array", "list"]),
         (dict(q=np.ones(SHAPE)), ["q:", "float32", "float64"]),
         (dict(score_mod=2.0), ["score_mod:", "text", "float"]),
-        (dict(score_mod=lambda score, *indices: score), ["score_mod:", "text", "function", "write a function of Python as an expression", "scoremod.torch and scoremod.jax"]),
+        (
+            dict(score_mod=lambda score, *indices: score),
+            ["score_mod:", "text", "function", "write a function of Python as an expression", "scoremod.torch and scoremod.jax"],
+        ),
         (dict(mask_mod=True), ["mask_mod:", "text", "bool"]),
         (dict(operands={"slopes": SLOPES}), ["'slopes'", "pair", "ndarray"]),
         (dict(operands={"slopes": (SLOPES, "h")}), ["'slopes'", "pair"]),

@@ -72,7 +72,7 @@ def test_of_one_call(arrays):
 
 
 def test_a_part_of_a_larger_array(arrays):
-    """Where the problem says how the output lies, the array lies so."""
+    """An output may be a strided view, if the problem says its strides."""
     q, k, v, operands = arrays
     whole = np.full((B, S, H, 2 * D), 7, np.float32)
     strides = {axis: whole.strides[i] // 4 for i, axis in enumerate(("batch", "sequence", "head", "dim"))}

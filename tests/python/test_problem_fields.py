@@ -15,9 +15,9 @@ OF_FILES = {"$schema", "description", "inputs", "seed"}
 FIELDS = set(json.loads(SCHEMA.read_text(encoding="utf-8"))["properties"]) - OF_FILES
 # One layout for all four; `scoremod.attention` copies what lies otherwise, and XLA gives dense arrays.
 BY_LAYOUT = {"q", "k", "v", "o"}
-# Where tensors lie and end in ways that arrays of NumPy and JAX do not.
+# Fields for layouts and ends of tensors that arrays of NumPy and JAX do not have.
 PLACES = {"tokens_q", "tokens_kv", "paged", "dtype_o", "d_o", "dq", "dk", "dv"}
-# What goes with tensors of eight bits alone, which `scoremod.attention` refuses.
+# Fields of FP8 problems alone, which `scoremod.attention` refuses.
 OF_FLOAT8 = {"dtype_d_o", "dtype_gradients", "amax_o"}
 PLACES |= OF_FLOAT8
 
@@ -26,7 +26,7 @@ def test_the_schema_has_what_the_library_understands():
     """The library writes every field of its problem; `layout` is a file's shorthand for q, k, v and o."""
     smallest = {"batch": 1, "heads_q": 1, "seq_q": 1, "dim_qk": 1}
     gradients = dict.fromkeys(("d_o", "dq", "dk", "dv"), "THD")
-    # What a problem leaves out it does not have; keys are ragged or in blocks.
+    # Absent fields are left out; keys are ragged or paged, not both.
     given = (
         {**smallest, **gradients, "tokens_q": 1, "tokens_kv": 1, "dtype_o": "f32", "scale": 1.0},
         {**smallest, **dict.fromkeys(OF_FLOAT8, "f32"), "dtype": "e4m3", "amax_o": True},
@@ -52,7 +52,13 @@ def test_one_call_decides_about_each(monkeypatch):
     scoremod.attention(q, q, q, scale=1.0)
     assert bound["scale"] == 1.0
     # It has no backward and no shards; the scale and the LSE are asked of the call. Lengths are a mask_mod.
-    assert set(written) | BY_LAYOUT | PLACES | {"lengths", "sink", "dropout", "dropout_keys", "given_deltas", "max_logit", "scale", "backward", "stats", "index_offsets", "deterministic"} == FIELDS
+    assert (
+        set(written)
+        | BY_LAYOUT
+        | PLACES
+        | {"lengths", "sink", "dropout", "dropout_keys", "given_deltas", "max_logit", "scale", "backward", "stats", "index_offsets", "deterministic"}
+        == FIELDS
+    )
 
 
 def test_jax_decides_about_each(monkeypatch):
@@ -68,4 +74,7 @@ def test_jax_decides_about_each(monkeypatch):
     problems = list(map(json.loads, written))
     # Shards see true positions by operands that hold their offsets; the scale is asked of the call. Lengths are a
     # mask_mod that captures them.
-    assert problems and all(set(each) | BY_LAYOUT | PLACES | {"lengths", "sink", "dropout", "dropout_keys", "given_deltas", "max_logit", "scale", "index_offsets"} == FIELDS for each in problems)
+    assert problems and all(
+        set(each) | BY_LAYOUT | PLACES | {"lengths", "sink", "dropout", "dropout_keys", "given_deltas", "max_logit", "scale", "index_offsets"} == FIELDS
+        for each in problems
+    )

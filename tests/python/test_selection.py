@@ -24,7 +24,11 @@ def test_environment(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"backends": "gpu"}, {"backends": ["-gpu"]}, {"backends": "cpu", "backend": "cpu"}, {"backends": 3}, {"backends": [3]}, {"max_workspace": -1}, {"new_sizes": "later"}, {"new_sizes": 1}, {"memory": "disk"}]
+    "wrong",
+    [
+        *({"backends": "gpu"}, {"backends": ["-gpu"]}, {"backends": "cpu", "backend": "cpu"}, {"backends": 3}, {"backends": [3]}),
+        *({"max_workspace": -1}, {"new_sizes": "later"}, {"new_sizes": 1}, {"memory": "disk"}),
+    ],
 )
 def test_misuse(wrong):
     with pytest.raises(scoremod.InvalidArgumentError):

@@ -1,5 +1,5 @@
-"""A libscoremod with one more engine, whose folder is all that was added: chosen by predicted time, verified, stored,
-built ahead of time, explained and refused with ids, from C, the command, Python and JAX."""
+"""A libscoremod with one more backend in a folder of its own. From C, the command, Python and JAX it is chosen by predicted time, verified,
+stored, built ahead of time, explained, and refused with ids."""
 
 import json
 import os
@@ -15,8 +15,15 @@ LIBRARY = BUILD / "third_engine" / "lib" / "libscoremod.so"
 
 pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason=f"{LIBRARY} is not built")
 
-PROBLEM = {"batch": 1, "heads_q": 2, "seq_q": 40, "seq_kv": 40, "dim_qk": 16, "backward": True,
-           "program": "operand slope: f32 [h]; value = score * slope; keep = kv_idx <= q_idx"}
+PROBLEM = {
+    "batch": 1,
+    "heads_q": 2,
+    "seq_q": 40,
+    "seq_kv": 40,
+    "dim_qk": 16,
+    "backward": True,
+    "program": "operand slope: f32 [h]; value = score * slope; keep = kv_idx <= q_idx",
+}
 
 
 def environment(store):
@@ -108,7 +115,7 @@ def test_is_explained_with_what_was_passed_over(tmp_path, problem_file):
 
 
 def test_is_explained_as_not_chosen_where_another_one_runs(tmp_path, problem_file):
-    """What runs by itself is not what a call runs: one candidate of each direction does."""
+    """A backend that could run alone may not be the one that a call runs: each direction has one candidate."""
     explanation = explain(tmp_path, problem_file(), "--backends", "cpu,third")
     assert [row["backend"] for row in explanation["backends"] if row["chosen"]] == ["cpu"]
     for direction in explanation["patterns"]:
@@ -189,10 +196,13 @@ def test_serves_jax(tmp_path):
     assert json.loads(python(tmp_path / "another", code))[:2] == ["reference", "SCOREMOD_BACKENDS"]
 
 
-SERVED = ATTENTION.replace("\na = scoremod.Attention(problem)\n", """
+SERVED = ATTENTION.replace(
+    "\na = scoremod.Attention(problem)\n",
+    """
 import os, pathlib, time
 a = scoremod.Attention(problem, new_sizes="serve")
-""").split("statistics =")[0]
+""",
+).split("statistics =")[0]
 BY_ENVIRONMENT = SERVED.replace('new_sizes="serve"', "").replace("\nimport os,", "\nimport os; os.environ['SCOREMOD_NEW_SIZES'] = 'serve'\nimport os,")
 
 
@@ -200,10 +210,13 @@ BY_DEFAULT = BY_ENVIRONMENT.replace("os.environ['SCOREMOD_NEW_SIZES'] = 'serve'"
 
 
 @pytest.mark.parametrize("served", [SERVED, BY_ENVIRONMENT, BY_DEFAULT], ids=["option", "environment", "default"])
-def test_what_is_at_hand_serves_until_the_faster_plan_is_built(tmp_path, served):
+def test_the_ready_backend_serves_until_the_faster_plan_is_built(tmp_path, served):
     """The CPU's plan costs nothing to make; the third engine's waits for a file."""
     file = tmp_path / "may_build"
-    code = f"import os; os.environ['THIRD_BUILD_WAITS_FOR'] = {str(file)!r}\n" + served + f"""
+    code = (
+        f"import os; os.environ['THIRD_BUILD_WAITS_FOR'] = {str(file)!r}\n"
+        + served
+        + f"""
 backends = [a.backend]
 pathlib.Path({str(file)!r}).touch()
 end = time.monotonic() + 60
@@ -215,6 +228,7 @@ again = a.forward(q, k, v, operands={{"slope": slope}})
 np.testing.assert_allclose(again[0] if isinstance(again, tuple) else again, expected, rtol=1e-4, atol=1e-5)
 print(json.dumps(backends))
 """
+    )
     assert json.loads(python(tmp_path, code)) == ["cpu", "third"]
 
 
@@ -224,7 +238,10 @@ def test_an_option_to_wait_comes_before_the_environment(tmp_path):
 
 
 def test_a_plan_that_fails_beside_leaves_what_serves_and_is_explained(tmp_path):
-    code = "import os; os.environ['THIRD_BUILD_FAILS'] = '1'\n" + SERVED + """
+    code = (
+        "import os; os.environ['THIRD_BUILD_FAILS'] = '1'\n"
+        + SERVED
+        + """
 for _ in range(70):
     a.forward(q, k, v, operands={"slope": slope})
 # explain() builds, too: the build beside has to be the first.
@@ -234,15 +251,20 @@ while "broken" not in text and time.monotonic() < end:
     text = json.dumps(scoremod.explain(problem))
 print(json.dumps([a.backend, "the third engine's library is broken" in text]))
 """
+    )
     assert json.loads(python(tmp_path, code)) == ["cpu", True]
 
 
 def test_a_process_ends_while_a_plan_is_built_beside(tmp_path):
     file = tmp_path / "may_build"
-    code = f"import os, threading; os.environ['THIRD_BUILD_WAITS_FOR'] = {str(file)!r}\n" + SERVED + f"""
+    code = (
+        f"import os, threading; os.environ['THIRD_BUILD_WAITS_FOR'] = {str(file)!r}\n"
+        + SERVED
+        + f"""
 for _ in range(70):
     a.forward(q, k, v, operands={{"slope": slope}})
 threading.Timer(0.3, pathlib.Path({str(file)!r}).touch).start()
 print(json.dumps(a.backend))
 """
+    )
     assert json.loads(python(tmp_path, code)) == "cpu"

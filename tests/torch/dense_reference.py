@@ -1,7 +1,7 @@
 """Dense attention in plain PyTorch, and the tolerance that results are held to.
 
-The truth is the dense computation in float64. A result may be at most twice as far from it as the same dense computation in the call's own
-dtype is, plus some units in the last place of that dtype.
+The truth is the dense computation in float64. The tolerance follows from the error of the same computation in the call's own dtype: twice
+that, plus some units in the last place of that dtype.
 """
 
 import math
@@ -54,8 +54,10 @@ def widened(tensors):
 
 
 def assert_close(found, plain, truth, names=(), rounded=()):
-    """Lists of tensors: what is tested, the dense computation in the same dtype, the one in float64, and those of inputs that are off by rounding:
-    where large terms cancel in a sum, they tell how far rounding them takes the sum."""
+    """Compares lists of tensors: the tested ones, the dense computation's in the same dtype, and the truth in float64.
+
+    rounded: lists of the dense computation's results for inputs that are off by rounding. Where large terms cancel in a sum, they tell how
+        much of its error is due to rounding them."""
     assert len(found) == len(plain) == len(truth)
     for i, (x, p, t) in enumerate(zip(found, plain, truth)):
         name = names[i] if i < len(names) else f"output {i}"
@@ -63,7 +65,7 @@ def assert_close(found, plain, truth, names=(), rounded=()):
         x, p, t = x.double(), p.double(), t.double()
         assert torch.equal(x.isneginf(), t.isneginf()), name
         finite = ~t.isneginf()
-        # What is rounded is each term of a sum: a captured tensor's gradient is one over all scores.
+        # Each term of a sum is rounded, and a captured tensor's gradient is a sum over all scores.
         terms = max(1.0, truth[0].shape[2] * truth[0][..., 0].numel() / t.numel()) if i > 4 else 1.0
         ulp = torch.finfo(found[0].dtype).eps
         scale = t[finite].abs().max().item() if finite.any() else 0.0
@@ -96,9 +98,9 @@ def check(fused, tensors, captured, modifiers, random, **options):
     found = results(with_modifiers(fused), [*tensors, *captured], weights)
     plain = results(with_modifiers(attention_and_lse), [*tensors, *captured], weights)
     truth = results(with_modifiers(attention_and_lse), widened([*tensors, *captured]), widened(weights))
-    # A fused backward takes a row's sum of d_o * o from the o that it is given, in the call's dtype, and adds its terms in an order of its own. What
-    # rounding puts into that sum acts as a weight of the log-sum-exp: in a test of the seed 1484610543 rounding o was all of the error of a captured
-    # tensor's gradient, in 910000096, where rows keep one key and the terms cancel, rounding the sum.
+    # A fused backward computes delta, a row's sum of d_o * o, from the rounded o and in its own order. The error of delta acts as a weight of
+    # the log-sum-exp. Seed 1484610543 got all of a captured tensor's error from rounding o. Seed 910000096 got it from rounding the sum,
+    # whose terms cancel in rows that keep one key.
     w_o, w_lse = weights[0].to(found[0].dtype).double(), weights[1].double()
     error, terms = (w_o * (found[0].double() - truth[0])).sum(dim=-1), (w_o * truth[0]).abs().sum(dim=-1)
     rounded = []

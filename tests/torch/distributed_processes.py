@@ -161,8 +161,8 @@ def refusals(problem):
 
 
 def one_token_each(problem):
-    """Every process has the gradient of what the functions read anywhere, of 0 where its own shard's scores read none of it: whoever adds gradients up, or
-    asks for that one alone, would wait forever for a process without."""
+    """Every process has the gradient of all that the functions read, 0 where its own shard's scores read none of it. Otherwise processes that add
+    gradients up, or ask for that one alone, would wait forever for the one without."""
     rank, size = dist.get_rank(), dist.get_world_size()
     length = size
     q, k, v, d_o = (x[:1, :2, :length].float() for x in (problem.q, problem.k, problem.v, problem.d_o))
@@ -185,8 +185,9 @@ def one_token_each(problem):
 
 
 def sink_rounding(problem):
-    """A sink is applied before the output is rounded, and to no rounded gradient: parts of dv are rounded, and their sum, where a whole call rounds once."""
-    # Of one draw the ratio is 2.0 +- 0.14, and was 2.54 in one of 400.
+    """A sink is applied to the output before rounding, and to no rounded gradient. The parts of dv and their sum are rounded, where a whole call
+    rounds once."""
+    # The ratio of one draw is 2.0 +- 0.14, and was 2.54 in one of 400.
     draws = torch.Generator().manual_seed(int(os.environ["SCOREMOD_TEST_SEED"]))
     ratios = []
     for _ in range(8):

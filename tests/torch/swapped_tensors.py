@@ -1,4 +1,4 @@
-"""What stands in for a tensor that autograd saved: the same numbers in other memory, the same in another dtype, and what no backward can use.
+"""Substitutes for a tensor that autograd saved: the same numbers in other memory or another dtype, and tensors that no backward can use.
 
 name -> a function of the saved tensor. The tests hand its result back in the tensor's place.
 """

@@ -17,7 +17,8 @@ INDICES = ("b", "h", "q_idx", "kv_idx")
 # Integers of 64 bits, floats and conditions as Python text; {i} and {j} are indices.
 INTEGERS = (
     "{i} - {j}", "starts[b] + {i}", "ids[b, kv_idx] - {i}", "{i} + starts[b] - {j}", "ids[b, q_idx] + ids[b, kv_idx]", "{i}.long() + {j}.long()",
-    "starts[b] - {i} + 2", "torch.add({j}.long(), {i}, alpha=30000)", "torch.where({i} > 3, starts[b], {j}.long()) + {i}", "{i}.long().clamp(max=5) + {j}", "-starts[b] + {i}", "torch.maximum(starts[b], {i}.long()) + {j}",
+    "starts[b] - {i} + 2", "torch.add({j}.long(), {i}, alpha=30000)", "torch.where({i} > 3, starts[b], {j}.long()) + {i}",
+    "{i}.long().clamp(max=5) + {j}", "-starts[b] + {i}", "torch.maximum(starts[b], {i}.long()) + {j}",
 )  # fmt: skip
 FLOATS = ("score * 0.5", "slopes[h]", "bias[h, q_idx]", "bias[0, kv_idx]", "per_batch[b, h]", "table[{integer}]", "({integer}) * 0.25", "bias[h, {i} - 1]", "torch.tanh(score)")
 CONDITIONS = ("{integer} < {i}", "q_idx >= kv_idx", "kept[b, kv_idx]", "ids[b, q_idx] == ids[b, kv_idx]", "({integer}) % 3 != 1")

@@ -1,4 +1,4 @@
-"""What is kept of earlier calls has a bound, which threads that add at once leave whole."""
+"""Caches of earlier calls are bounded, and stay whole where several threads add at once."""
 
 import sys
 import threading

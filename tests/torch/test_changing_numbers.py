@@ -40,7 +40,7 @@ def traces(monkeypatch):
 
 
 def by_constants(tensors, make, value):
-    """What a call gives that has seen no other value."""
+    """The result of a call that has seen no other value."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(api, "open_trace", lambda *_: None)
         patch.setattr(api, "opened", lambda *_: None)
@@ -163,7 +163,7 @@ def read_back(t):
 
 
 CONSTANTS = {
-    "range": lambda t: lambda score, b, h, q_idx, kv_idx: score + sum([i for i in range(int(4 * t))]),
+    "range": lambda t: lambda score, b, h, q_idx, kv_idx: score + sum([i for i in range(int(4 * t))]),  # noqa: C416
     "if": lambda t: lambda score, b, h, q_idx, kv_idx: score * 2 if t > 1 else score,
     "truth": lambda t: lambda score, b, h, q_idx, kv_idx: score * (1.0 if t - 1 else 3.0),
     "caught": lambda t: lambda score, b, h, q_idx, kv_idx: score * read_back(t),
@@ -262,7 +262,7 @@ NUMBERS = ("t", "u", "(t + u)", "(1 / t)", "-u", "(t * u - 0.25)", "(t if u > 1 
 
 
 def differences(seed, tensors):
-    """Of random functions of two changing numbers: what differs from what constants give."""
+    """The differences between results of random functions of two changing numbers, and results with the numbers as constants."""
     choose = pseudo_random.Random(seed)
     expression = " + ".join(choose.choice(TERMS).format(t=choose.choice(NUMBERS)) for _ in range(choose.randint(1, 3)))
     namespace = {"torch": torch, "math": math}
@@ -290,7 +290,7 @@ def test_a_number_that_is_read_unseen_would_be_found(tensors, seed, monkeypatch)
 
 
 def test_a_program_that_is_not_the_plain_one_is_not_used(tensors, monkeypatch):
-    """Where a rule would make another program of an operand than of a constant, the number stays a constant."""
+    """A number stays a constant where a rule would make another program of an operand than of a constant."""
     multiply = RULES["mul"]
 
     def other(operands, arguments, options):

@@ -237,7 +237,7 @@ def test_threads_have_arguments_of_their_own(random):
     def work(tensors, result):
         for _ in range(20):
             if not torch.equal(flex_attention(*tensors, mask_mod=causal), result):
-                wrong.append(1)
+                wrong.append(1)  # noqa: PERF401
 
     threads = [threading.Thread(target=work, args=each) for each in zip(given, expected)]
     for thread in threads:
@@ -363,7 +363,7 @@ def test_what_an_object_decides_itself_is_traced_each_time(tensors, traces):
         lambda score, b, h, q_idx, kv_idx: score * fickle.slope,
         lambda score, b, h, q_idx, kv_idx: score * fickle[h],
         lambda score, b, h, q_idx, kv_idx: score * answers.anything,
-        lambda score, b, h, q_idx, kv_idx: score * getattr(fickle, "slope"),
+        lambda score, b, h, q_idx, kv_idx: score * fickle.slope,
         lambda score, b, h, q_idx, kv_idx: score * vars(fickle)["box"].setdefault("count", fickle.slope),
     ]
     for function in functions[:4]:

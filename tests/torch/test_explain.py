@@ -1,4 +1,4 @@
-"""What explain() and support() say of a call."""
+"""explain() and support() describe calls."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def test_the_page_has_a_map_of_the_mask():
 
 
 def test_a_drawing_is_of_the_traced_functions(monkeypatch):
-    """What scoremod.draw gets; tests/python/test_draw.py has what it draws."""
+    """scoremod.draw gets the traced problem and its operands; tests/python/test_draw.py tests the picture."""
     drawn = []
     monkeypatch.setattr(scoremod, "draw", lambda problem, operands, **options: drawn.append((problem, operands, options)))
     q = torch.randn(1, 2, 32, 8, dtype=torch.bfloat16)

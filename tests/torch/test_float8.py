@@ -1,4 +1,4 @@
-"""Tensors of eight bits: against dense attention to the numbers that they stand for, and what is refused."""
+"""FP8 tensors: against dense attention to the descaled values, and calls that are refused."""
 
 import dense_reference as dense
 import pytest
@@ -25,7 +25,7 @@ def draw(dtype, random):
 
 
 def numbers(tensors, dtype=torch.float32):
-    """What they stand for."""
+    """The descaled values."""
     return [tensor.to(dtype) * torch.tensor(factor).to(dtype) for tensor, factor in zip(tensors, DESCALES.values())]
 
 
@@ -111,7 +111,7 @@ def test_captured_tensors_and_sinks_have_gradients(out_dtype, random):
         assert (x.double() - y.double()).abs().max() <= 4e-5 * y.double().abs().max()
 
 
-def test_sequences_and_pages_of_eight_bits(random):
+def test_float8_sequences_and_pages(random):
     q, k, v = (x[:1] for x in draw(FORMATS[0], random))
     options = dict(**DESCALES, enable_gqa=True, out_dtype=torch.float32)
     expected = flex_attention(q, k, v, **options)
@@ -140,8 +140,8 @@ def test_explain_names_the_dtype(random):
         ({"descale_v": -torch.ones(1)}, "'descale_v': expected a positive finite factor, found -1"),
         ({"descale_v": torch.ones(1, device="meta")}, "descale_v: expected a tensor on cpu, where query is, found one on meta"),
         ({"out_dtype": torch.int32}, "out_dtype: expected one of"),
-        ({"out_dtype": torch.float8_e4m3fn}, "scale_o: expected one with an out_dtype of eight bits, and with no other; found none"),
-        ({"scale_o": 2.0}, "scale_o: expected one with an out_dtype of eight bits"),
+        ({"out_dtype": torch.float8_e4m3fn}, "scale_o: expected one with an FP8 out_dtype and none with another, found none"),
+        ({"scale_o": 2.0}, "scale_o: expected one with an FP8 out_dtype and none with another, found one"),
     ],
 )
 def test_mistakes(options, message, random):
@@ -157,7 +157,7 @@ def test_what_is_refused_by_name(random):
             flex_attention(*floats, enable_gqa=True, **{name: value})
     with pytest.raises(scoremod.InvalidArgumentError, match="one dtype"):
         flex_attention(q, k.to(FORMATS[1]), v, enable_gqa=True)
-    with pytest.raises(scoremod.UnsupportedError, match="query: expected no gradient with respect to a tensor of eight bits"):
+    with pytest.raises(scoremod.UnsupportedError, match="query: expected no gradient with respect to an FP8 tensor"):
         flex_attention(q.clone().requires_grad_(), k, v, enable_gqa=True)
     slopes = torch.ones(HEADS, requires_grad=True)
     with pytest.raises(scoremod.UnsupportedError, match="out_dtype: expected 16 bits or more of an output that is differentiated"):

@@ -146,7 +146,7 @@ def questions_to_tensors():
 
 
 def argument_of(method):
-    """What a method can be called with, if it is called at all: nothing, a number or a tensor."""
+    """An argument that a method can be called with, if it can be called at all: nothing, a number or a tensor."""
     for text in ("", "0", "t"):
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -297,7 +297,9 @@ print(json.dumps(outputs(json.loads(sys.argv[2]), earlier=False)))
 
 
 def outputs(cases, earlier):
-    """What flex_attention gives for each case (question, state, name of a tensor or None); earlier: after a call in the usual state with a usual tensor."""
+    """The outputs of flex_attention for cases of (question, state, name of a tensor or None).
+
+    earlier: whether a call in the usual state with a usual tensor comes before."""
     query, results = torch.arange(float(B * H * S * 8)).reshape(B, H, S, 8).sin(), []
     for question, state, tensor in cases:
         ask = asking(question)
@@ -327,7 +329,7 @@ def test_another_process_gives_the_same(seed):
 
 
 class TestContainers:
-    """What is read of containers is in a key, so that its trace is kept."""
+    """A trace that reads containers is kept, for what it read is in its key."""
 
     @pytest.mark.parametrize(
         "read",

@@ -1,4 +1,4 @@
-"""What users write by mistake: what is refused or warned of, where it stands in their text and what to do."""
+"""Users' mistakes are refused or warned of, with the place in their text and the remedy."""
 
 import warnings
 

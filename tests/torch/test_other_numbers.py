@@ -1,4 +1,4 @@
-"""Where PyTorch's numbers are others than those of score programs, which are float32 and int32: computed by PyTorch, checked, or refused."""
+"""Numbers of PyTorch that score programs, which have float32 and int32, hold differently: computed by PyTorch, checked, or refused."""
 
 import numpy as np
 import pytest
@@ -196,7 +196,7 @@ def test_float_floor_division_is_pytorchs(random):
 
 
 def test_numbers_of_a_text_are_made_alike_by_pytorch_alone():
-    """What PyTorch computes of a function's own numbers, without any tensor, is an operand."""
+    """A number that PyTorch computes of a function's own numbers, without any tensor, is an operand."""
     found = weights(lambda score, b, h, q_idx, kv_idx: score + kv_idx * torch.lgamma(torch.tensor(2.5)))
     torch.testing.assert_close(found, of((torch.arange(S) * torch.lgamma(torch.tensor(2.5))).expand(S, S)))
 

@@ -32,7 +32,7 @@ def compiled():
 
 
 def dense(q, k, v, starts, score_mod=by_distance, mask_mod=causal):
-    """What is expected: the functions of true positions, on all of the scores."""
+    """The expected result: the functions of true positions, on all of the scores."""
     b, h, i, j = torch.meshgrid(*(torch.arange(n) for n in (q.shape[0], q.shape[1], q.shape[2], k.shape[2])), indexing="ij")
     i = i + (starts[:, None, None, None] if isinstance(starts, torch.Tensor) else starts)
     score = q @ k.mT / q.shape[-1] ** 0.5
@@ -89,7 +89,7 @@ def test_offsets_compile_once_for_all_of_their_values(random):
 
 
 def test_captured_tensors_follow_the_positions(random):
-    """What is read along q_idx is cut anew at each call, and is refused where it is too short."""
+    """A tensor that is read along q_idx is cut anew at each call, and is refused where it is too short."""
     q, k, v = tensors(random, 2, 9)
     bias, ids = torch.randn(H, 11, generator=random), torch.randint(0, 3, (B, 11), generator=random)
     learned = torch.randn(H, 11, generator=random).requires_grad_()
@@ -177,7 +177,7 @@ def test_sequences_and_pages(start, random):
     ("options", "message"),
     [
         ({"q_start": -1}, "q_start: expected the index of the first query, from 0 on, found -1"),
-        ({"q_start": 2**31}, "q_start: expected an integer that 32 bits hold"),
+        ({"q_start": 2**31}, "q_start: expected a 32-bit integer, found 2147483648"),
         ({"q_start": 1.5}, "q_start: expected an integer, or an int32 or int64 tensor of shape"),
         ({"q_start": True}, "q_start: expected an integer, or an int32 or int64 tensor of shape"),
         ({"q_start": torch.tensor(3)}, "q_start: expected an integer, or an int32 or int64 tensor of shape"),

@@ -97,9 +97,9 @@ def test_lse_without_a_sink_and_largest_scores(random):
     weights = [torch.randn(TOKENS, HEADS, DIM, generator=random), torch.randn(TOKENS, HEADS, generator=random)]
     none = lambda x: torch.full((HEADS,), -torch.inf, dtype=x.dtype)  # noqa: E731
     for offsets in (GAPS, WHOLE):
-        found = dense.results(lambda *x: attend(*x, None, offsets), given, weights)
-        plain = dense.results(lambda *x: one_by_one(*x, none(x[0]), offsets), given, weights)
-        truth = dense.results(lambda *x: one_by_one(*x, none(x[0]), offsets), dense.widened(given), dense.widened(weights))
+        found = dense.results(lambda *x: attend(*x, None, offsets), given, weights)  # noqa: B023
+        plain = dense.results(lambda *x: one_by_one(*x, none(x[0]), offsets), given, weights)  # noqa: B023
+        truth = dense.results(lambda *x: one_by_one(*x, none(x[0]), offsets), dense.widened(given), dense.widened(weights))  # noqa: B023
         dense.assert_close(found, plain, truth, NAMES)
     from torch.nn.attention.flex_attention import AuxRequest
 
@@ -157,7 +157,7 @@ def test_lengths_and_dropout_of_sequences(random):
     for first, end, length in ((0, 10, 4), (10, TOKENS, 22)):
         expected, _ = dense.attention_and_lse(*(x[first : first + n].transpose(0, 1)[None] for x, n in ((q, end - first), (k, length), (v, length))))
         torch.testing.assert_close(found[first:end], expected[0].transpose(0, 1))
-    # What is dropped follows from positions: a sequence of a batch of sequences drops as one of a padded batch.
+    # Dropout follows from positions: a sequence among packed ones drops the same weights as one of a padded batch.
     torch.manual_seed(3)
     dropped = flex_attention(q, k[:TOKENS], v[:TOKENS], dropout_p=0.5, **options)
     padded = [torch.zeros(2, HEADS if x is q else HEADS_KV, 30, DIM) for x in (q, k, v)]
@@ -230,7 +230,6 @@ def pools(random):
 
 def gathered(q, k, v, cap=3.0, sink=None):
     """Dense attention to gathered keys."""
-    group, wide = HEADS // HEADS_KV, torch.promote_types(q.dtype, torch.float32)
     o, lse = [], []
     for b, length in enumerate(CACHED.tolist()):
         blocks = [int(n) for n in TABLE[b, : -(-length // BLOCK)]]
@@ -257,7 +256,7 @@ def test_pages_are_read_where_they_lie_and_gathered_for_gradients(compiled, rand
     # The blocks of NaN are nobody's.
     weights = [torch.randn(3, HEADS, 5, DIM, generator=random), torch.randn(3, HEADS, 5, generator=random)]
     given = [*given, sink]
-    found, plain = (dense.results(lambda *x: f(*x[:3], sink=x[3]), given, weights) for f in (run, gathered))
+    found, plain = (dense.results(lambda *x: f(*x[:3], sink=x[3]), given, weights) for f in (run, gathered))  # noqa: B023
     dense.assert_close(found, plain, dense.results(lambda *x: gathered(*x[:3], sink=x[3]), dense.widened(given), dense.widened(weights)))
     assert calls[-1].place is None and calls[-1].lengths
 

@@ -21,7 +21,7 @@ def causal(b, h, q_idx, kv_idx):
 
 @pytest.mark.parametrize("tokens", [1, 4])
 def test_each_step_computes_its_part_of_the_scores(tokens, random):
-    """Of attention to one shard's keys by another's queries, the LSE tells which keys are kept, and what the score became."""
+    """The LSE of attention between two shards' queries and keys shows which keys are kept and their modified scores."""
     stripes = Stripes.of(SHARDS, LENGTH, tokens)
     q, k, v = (torch.randn(1, 2, SHARDS * LENGTH, 8, generator=random) for _ in range(3))
     slopes = torch.randn(2, generator=random)
@@ -94,5 +94,5 @@ def test_stripes_are_dealt_out_in_turn_and_come_back():
     x = torch.randn(2, 3, 12, 4)
     for tokens in (1, 2, 3):
         assert torch.equal(unstripe(stripe(x, 2, -2, tokens), 2, 2, tokens), x)
-    with pytest.raises(scoremod.InvalidArgumentError, match="striped: expected whether, or a number of tokens, found -1"):
+    with pytest.raises(scoremod.InvalidArgumentError, match="striped: expected True, False or a number of tokens, found -1"):
         Stripes.of(2, 12, -1)

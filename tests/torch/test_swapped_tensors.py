@@ -41,7 +41,7 @@ def reference(q, k, v, slopes, bias, ids):
 
 
 def gradients_from(d_o, q, k, v, o, lse, slopes, bias, ids):
-    """Those of query, key, value, slopes and bias, from what a backward is given, written out: o and lse are taken as they are."""
+    """The gradients of query, key, value, slopes and bias, computed by hand from the given o and lse."""
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     scale = q.shape[-1] ** -0.5
@@ -56,7 +56,7 @@ def gradients_from(d_o, q, k, v, o, lse, slopes, bias, ids):
 
 
 def places_in_memory(x, way):
-    """The same numbers as a caller may have them."""
+    """The tensor in another memory layout that a caller may have."""
     if way == "dense":
         return x
     if way == "heads inside":
@@ -170,7 +170,7 @@ def test_the_reference_is_the_derivative(leaves, d_o):
 def test_gradients_are_those_of_what_came_back(way, stand_in, route, leaves, d_o):
     for name, places in SAVED.items():
         print(name)
-        gradients, given = gradients_of_swapped(way, lambda place, x: stand_in(x) if place in places else x, leaves, d_o)
+        gradients, given = gradients_of_swapped(way, lambda place, x: stand_in(x) if place in places else x, leaves, d_o)  # noqa: B023
         assert_right(gradients, given, d_o)
 
 
@@ -181,7 +181,7 @@ def test_what_no_backward_can_use_is_refused(way, stand_in, found, route, leaves
     said = f"expected the .* that its forward saved, .*{found}.* hand back a tensor|Only Tensors of floating point .* can require gradients"
     for places in SAVED.values():
         with pytest.raises((scoremod.InvalidArgumentError, RuntimeError), match=said):
-            gradients_of_swapped(way, lambda place, x: stand_in(x) if place in places else x, leaves, d_o)
+            gradients_of_swapped(way, lambda place, x: stand_in(x) if place in places else x, leaves, d_o)  # noqa: B023
 
 
 @usable
@@ -189,7 +189,7 @@ def test_tensors_are_compared_without_pytorchs_guards_too(stand_in, leaves, d_o,
     monkeypatch.setattr(looks, "TensorGuards", None)
     execution._kept.clear()
     for places in SAVED.values():
-        gradients, given = gradients_of_swapped(by_unpack, lambda place, x: stand_in(x) if place in places else x, leaves, d_o)
+        gradients, given = gradients_of_swapped(by_unpack, lambda place, x: stand_in(x) if place in places else x, leaves, d_o)  # noqa: B023
         assert_right(gradients, given, d_o)
 
 
@@ -278,7 +278,7 @@ def other_calls(random):
     def paged(q, k, v, slopes):
         return flex_attention(q, k, v, lambda s, b, h, i, j: s + slopes[h] * j, page_table=table, lengths=lengths)
 
-    def of_eight_bits(slopes):
+    def of_float8(slopes):
         return flex_attention(*eight, lambda s, b, h, i, j: s + slopes[h] * j, descale_q=0.5, out_dtype=torch.float32)
 
     return {
@@ -287,7 +287,7 @@ def other_calls(random):
         "dropout": (lambda *x: flex_attention(*x, dropout_p=0.5), qkv),
         "lse": (with_lse, [*qkv, *learned]),
         "paged": (paged, [qkv[0], *pool, *learned]),
-        "eight bits": (of_eight_bits, learned),
+        "float8": (of_float8, learned),
     }
 
 
@@ -315,7 +315,7 @@ def test_all_that_other_calls_save_may_be_swapped(call, way, route, random):
     expected = gradients(lambda place, x: saved.setdefault(place, x))
     for place in saved:
         for name in ("dense", "packed", "backwards in memory", "part of a larger one", "between addresses"):
-            found = gradients(lambda at, x: swapped.SAME[name](x) if at == place else x)
+            found = gradients(lambda at, x: swapped.SAME[name](x) if at == place else x)  # noqa: B023
             print(place, name)
             for each, wanted in zip(found, expected, strict=True):
                 torch.testing.assert_close(each, wanted, rtol=1e-5, atol=1e-5)
@@ -420,7 +420,7 @@ def test_second_derivatives_are_refused_of_swapped_tensors(route, leaves, d_o):
 
 
 def test_operators_refuse_tensors_of_another_call(leaves, d_o, monkeypatch):
-    """What nobody converts is refused before a kernel reads it."""
+    """The operators refuse tensors that need conversion, before a kernel reads them."""
     calls = []
     monkeypatch.setattr(api, "is_plain", lambda *tensors: False)
     monkeypatch.setattr(api, "attention", lambda *arguments: calls.append(arguments) or attention(*arguments))

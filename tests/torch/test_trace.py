@@ -1,4 +1,4 @@
-"""What user functions are traced to, and what is refused."""
+"""Traces of user functions, and functions that are refused."""
 
 import functools
 import sys
@@ -258,7 +258,7 @@ class TestKeptTraces:
         gradients = []
         for _ in range(2):
             slopes = torch.ones(H, requires_grad=True)
-            flex_attention(q, q, q, lambda score, b, h, q_idx, kv_idx: score + slopes[h] * kv_idx).square().sum().backward()
+            flex_attention(q, q, q, lambda score, b, h, q_idx, kv_idx: score + slopes[h] * kv_idx).square().sum().backward()  # noqa: B023
             gradients.append(slopes.grad)
         assert torch.equal(*gradients) and gradients[0].abs().min() > 0
 

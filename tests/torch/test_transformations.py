@@ -34,7 +34,7 @@ def attend(q, k, v, slopes):
 
 @pytest.fixture
 def arguments(random):
-    """Of scoremod::attention_forward."""
+    """The arguments of scoremod::attention_forward."""
     slopes = torch.randn(H, generator=random, requires_grad=True)
     program, _ = trace(alibi(slopes), causal, Extents((0, B), (0, H), (0, S), (0, S)), torch.device("cpu"))
     call = options_of(None, None, None, Offsets())._replace(program=program).text()
@@ -110,7 +110,7 @@ def test_forward_mode_is_refused_by_name(transform, random):
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(("queries", "keys", "batch"), [(0, S, B), (S, 0, B), (0, 0, B), (S, S, 0)])
 def test_calls_of_nothing_have_gradients_of_zero(queries, keys, batch, compiled, random):
-    """Of all that a call is given, captured tensors included: a process without one would keep those waiting that add theirs to it."""
+    """All inputs of an empty call have gradients, captured tensors included: without one, other processes that add theirs to it would wait."""
     q, k, v = (torch.randn(batch, H, n, D, generator=random, requires_grad=True) for n in (queries, keys, keys))
     slopes, sink = (torch.randn(H, generator=random, requires_grad=True) for _ in range(2))
 

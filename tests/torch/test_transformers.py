@@ -74,7 +74,7 @@ def inputs(name, random, padding, left=False):
 
 
 def logits_and_gradients(model, given, weight):
-    """Of the positions that are not padding, which have no meaning."""
+    """The logits, 0 at positions of padding, where they have no meaning, and the parameters' gradients."""
     logits = model(**given).logits
     if "attention_mask" in given and "decoder_input_ids" not in given:
         logits = torch.where(given["attention_mask"][..., None] == 1, logits, 0)
@@ -96,9 +96,9 @@ def test_logits_and_gradients_are_those_of_eager(name, padding, seed, random):
     assert len(found) == len(plain) == len(truth) > 10
     found, plain, truth = ([x.double() for x in each] for each in (found, plain, truth))
     largest = max(t.abs().max() for t in truth[1:])
-    # Rounding adds up over layers and tokens, and eager's own distance from float64 tells how far: for each parameter, and, because that is one sample of it
-    # (a fifth of ours for T5's biases once, where neither is the more exact in the median), for all that are no mere rest of rounding. A key's bias is: it
-    # changes nothing, and its gradient is what rounding leaves of terms as large as other gradients.
+    # Rounding adds up over layers and tokens. Eager's own distance from float64 tells how far: for each parameter, and the largest of all of
+    # them, for one is a small sample. (For T5's biases it was a fifth of ours once, with equal medians.) Gradients of keys' biases are left
+    # out: they are 0 but for the rounding of large terms.
     relative = max((p - t).abs().max() / t.abs().max() for p, t in zip(plain, truth) if t.abs().max() > largest / 1000)
     for x, p, t in zip(found, plain, truth):
         allowed = 4 * torch.maximum((p - t).abs().max(), relative * t.abs().max())

@@ -6,9 +6,9 @@ usage: layers.py [ROOT]
 Reads the #include lines of every C and C++ file and compares them with the tables below; also holds every source
 file to MAX_LINES. Prints each violation as `file:line: what is wrong` and exits 1 if there is one.
 
-A layer is a folder of src/ or a program for developers beside it, except that each folder of src/backend/ is a layer of its own: the files directly in
-src/backend/ are the interface, and the concrete backends stand above it. So does a folder of a backend that the table names: families of kernels know
-what they share and not each other, and what the planner sees knows no family.
+A layer is a folder of src/, or a program for developers beside it. Each folder of src/backend/ is a layer of its own: the files directly in
+src/backend/ are the interface, and the concrete backends stand above it. So is each folder of a
+backend that the table names: families of kernels know what they share and not each other, and what the planner sees knows no family.
 """
 
 import posixpath
@@ -95,7 +95,7 @@ EXCEPTIONS = {
 # Folders outside src/ whose files see the library only as users do.
 USER_FOLDERS = ["tools", "bench", "examples", "bindings"]
 
-# Where each third-party header may be seen: a prefix of its name, and the layers or folders that may include it.
+# Users of third-party headers: a prefix of a header's name, and the layers or folders that may include it.
 THIRD_PARTY = {
     "cblas.h": ["bench"],
     "hwy/": ["backend/cpu", "backend/reference"],

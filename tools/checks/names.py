@@ -71,7 +71,7 @@ def dealt(paths):
 
 
 def read(lot, flags, folder):
-    """What clang-tidy says of the sources of a lot, and those of them that it has found mistakes in."""
+    """clang-tidy's output for the sources of a lot, and the sources that it failed to parse."""
     source = lot[0]
     if len(lot) > 1:
         source = Path(tempfile.mkstemp(dir=folder, suffix=".cpp")[1])
@@ -79,16 +79,29 @@ def read(lot, flags, folder):
     place, *options = flags[lot[0]]
     own = "^(" + "|".join([re.escape(str(ROOT)) + f"/(include|{'|'.join(FOLDERS)})/", *(re.escape(str(path)) + "$" for path in lot)]) + ")"
     said = subprocess.run(
-        [CLANG_TIDY, "--quiet", "--checks=-*,readability-identifier-naming", "--warnings-as-errors=*", f"--header-filter={own}",
-         source, "--", *options, "-ferror-limit=0"],
-        cwd=place, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False,
+        [
+            CLANG_TIDY,
+            "--quiet",
+            "--checks=-*,readability-identifier-naming",
+            "--warnings-as-errors=*",
+            f"--header-filter={own}",
+            source,
+            "--",
+            *options,
+            "-ferror-limit=0",
+        ],
+        cwd=place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=False,
     ).stdout
     mistaken = re.findall(r"^(?:(/[^:]+):\d+:\d+: )?error: .*\[clang-diagnostic-error\]", said, flags=re.MULTILINE)
-    return said, [path for path in lot if str(path) in mistaken] or mistaken and lot
+    return said, [path for path in lot if str(path) in mistaken] or (mistaken and lot)
 
 
 def complaints(lot, flags, folder):
-    """What clang-tidy says of each of the sources, read together with others or, where that is a mistake, by itself."""
+    """clang-tidy's output for each of the sources, read together with others, or alone where it fails to parse."""
     said, mistaken = read(lot, flags, folder)
     if not mistaken or len(lot) == 1:
         return said

@@ -34,7 +34,7 @@ def tests_of(program, pattern):
 
 
 def run(program, name):
-    """What the test printed, and whether it passed."""
+    """The test's output, and whether it passed."""
     # A test depends on no file that another program has left in the user's cache.
     environment = {**os.environ, "SCOREMOD_CACHE": "off"}
     try:

@@ -17,7 +17,7 @@ export SCOREMOD_TEST_SEED=${SCOREMOD_TEST_SEED:-1}
 
 here=$(dirname "${BASH_SOURCE[0]}")
 source "$here/environment.sh"
-# Where pack.sh put what the tests need.
+# pack.sh put everything that the tests need there.
 export LD_LIBRARY_PATH=$(realpath "$(dirname "$binary")/../lib")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
 # The kernels that racecheck names as writing what others read, one for each such instruction.

@@ -158,7 +158,9 @@ def torch_replay(torch, scoremod, flex_attention):
     result = {"part": "torch replay after eviction", "failures": [], "wrong": [], "broken_captures": []}
 
     def call(x, limit=64):
-        return flex_attention(q, k, v, lambda s, b, h, i, j: s - 0.125 * abs(i - j), mask_mod=lambda b, h, i, j: (i - j < x) & (i % 3 != 1) | (j < 4), backends="kernels")
+        return flex_attention(
+            q, k, v, lambda s, b, h, i, j: s - 0.125 * abs(i - j), mask_mod=lambda b, h, i, j: (i - j < x) & (i % 3 != 1) | (j < 4), backends="kernels"
+        )
 
     call(40)
     graph = torch.cuda.CUDAGraph()
@@ -268,14 +270,18 @@ def main():
             # XLA makes a command buffer of each program, also of a small one.
             flags = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_graph_min_graph_size=1"
             environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_FLAGS": flags.strip()}
-        done = subprocess.run([sys.executable, __file__, arguments.report + "." + part, "--run", part] + (["--uses", str(arguments.uses)] if arguments.uses else []), env=environment, check=False)
+        done = subprocess.run(
+            [sys.executable, __file__, arguments.report + "." + part, "--run", part] + (["--uses", str(arguments.uses)] if arguments.uses else []),
+            env=environment,
+            check=False,
+        )
         try:
             with open(arguments.report + "." + part, encoding="utf-8") as report:
                 results += json.load(report)
         except OSError:
             results.append({"part": part, "failures": [f"the process ended with {done.returncode}"], "wrong": [], "broken_captures": []})
     # The control says what PyTorch's own calls do to captures.
-    good = all(result.get("backends") == "none" or not result["failures"] and not result["wrong"] and not result["broken_captures"] for result in results)
+    good = all(result.get("backends") == "none" or (not result["failures"] and not result["wrong"] and not result["broken_captures"]) for result in results)
     with open(arguments.report, "w", encoding="utf-8") as report:
         json.dump({"machine": arguments.machine, "commit": arguments.commit, "good": good, "results": results}, report, indent=1)
     print("good" if good else "NOT good")

@@ -18,7 +18,7 @@ root=$(dirname "${BASH_SOURCE[0]}")/../..
 [[ -x $command ]] || "$root/dev" build release
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
-# Where pack.sh put what the command needs.
+# pack.sh put everything that the command needs there.
 export LD_LIBRARY_PATH=$(realpath "$(dirname "$command")/../lib")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 cudnn=$(python3 -c 'import importlib.metadata as m; print(", cuDNN", m.version("nvidia-cudnn-cu13"))' 2>/dev/null || true)
 machine="${gpu:-no GPU}$cudnn, $(nproc) cores"

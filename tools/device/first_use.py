@@ -1,20 +1,23 @@
-"""How long the first use of a modifier takes on a machine with a GPU: building, verifying and planning both directions, each in a
-process with an empty plan store; and how long a static answer takes, which builds nothing. Each modifier is compiled on the engines that the
-planner chooses, and again on cudnn alone.
+"""Measures the first use of a modifier on a machine with a GPU: building, verifying and planning both directions.
+
+Each first use is a process with an empty plan store. A static answer, which builds nothing, is timed, too. Each modifier is compiled on the
+backends that the planner chooses, and again on cudnn alone.
 
 usage: first_use.py REPORT.json [--machine TEXT] [--commit TEXT] [--running]
        first_use.py --steps REPORT.json [MODIFIER...]
 
 A process that is not reported goes first: it reads the libraries from a disk that may be cold, and its time is `cold_s`.
 
-SCOREMOD_LIBRARY names libscoremod.so. The problem is batch 4, heads 16, 4096 x 4096, head dim 128, bf16. The report has for each modifier the process of the
-median first use, of --repeats (3) with stores of their own, and all their seconds; the second process, which finds a filled store; and the microseconds
-of a static answer (median of 50). The rounds go over all modifiers in turn, so that what else the machine does is not one modifier's.
+SCOREMOD_LIBRARY names libscoremod.so. The problem is batch 4, heads 16, 4096 x 4096, head dim 128, bf16. The rounds go over all modifiers in
+turn, so that other work of the machine is not one modifier's. The report has for each modifier:
+- the process of the median first use, of --repeats (3) with stores of their own, and all their seconds;
+- the second process, which finds a filled store;
+- the microseconds of a static answer (median of 50).
 
 With --running, "running" is a first use in a process whose CUDA is up, as a framework's is: one that has compiled plain attention before.
 
-"steps" of a process is what it did when, in milliseconds since the call: SCOREMOD_TIMELINE's lines (docs/environment.md), with a number for each thread of
-it and of the processes beside. `first_use.py --steps REPORT.json [MODIFIER...]` shows those of first uses.
+"steps" of a process is its timeline, in milliseconds since the call: SCOREMOD_TIMELINE's lines (docs/environment.md), with a number for each
+thread of it and of its helper processes. `first_use.py --steps REPORT.json [MODIFIER...]` shows the steps of first uses.
 """
 
 import argparse
@@ -59,7 +62,9 @@ def compile_once(program, selection, running):
     attention = scoremod.Attention({**SIZES, "program": program}, **SELECTIONS[selection])
     seconds = time.perf_counter() - start
     work = scoremod.cache.statistics()
-    print(json.dumps({"start_ms": 1e3 * start, "seconds": seconds, "backend": attention.backend, "backward_backend": attention.backward_backend, **{k: _since(before[k], work[k]) for k in ("builds", "loads", "trials")}}))
+    backends = {"backend": attention.backend, "backward_backend": attention.backward_backend}
+    done = {kind: _since(before[kind], work[kind]) for kind in ("builds", "loads", "trials")}
+    print(json.dumps({"start_ms": 1e3 * start, "seconds": seconds, **backends, **done}))
 
 
 def _since(before, now):
@@ -92,10 +97,21 @@ def in_process(program, selection, store, *options):
 
 def steps_of(timeline, start_ms):
     """In the order in which they began. Python's clock is the library's, CLOCK_MONOTONIC."""
-    steps = sorted((step for step in map(json.loads, timeline.read_text().splitlines()) if step["end_ms"] >= start_ms), key=lambda step: (step["begin_ms"], -step["end_ms"]))
+    steps = sorted(
+        (step for step in map(json.loads, timeline.read_text().splitlines()) if step["end_ms"] >= start_ms),
+        key=lambda step: (step["begin_ms"], -step["end_ms"]),
+    )
     threads = {}
-    return [{"step": step["step"], "what": step["what"], "begin_ms": round(step["begin_ms"] - start_ms, 1), "end_ms": round(step["end_ms"] - start_ms, 1),
-             "thread": threads.setdefault((step["process"], step["thread"]), len(threads))} for step in steps]
+    return [
+        {
+            "step": step["step"],
+            "what": step["what"],
+            "begin_ms": round(step["begin_ms"] - start_ms, 1),
+            "end_ms": round(step["end_ms"] - start_ms, 1),
+            "thread": threads.setdefault((step["process"], step["thread"]), len(threads)),
+        }
+        for step in steps
+    ]
 
 
 def show_steps(report, modifiers):
@@ -158,7 +174,7 @@ def row_of(name, program, rounds):
 
 
 def summary_of(results, selection):
-    """Of the modifiers' medians; one that failed fails the summary."""
+    """The summary of the modifiers' medians. A modifier that failed fails the summary."""
     firsts = [row[selection]["first"]["seconds"] for row in results]
     again = [row[selection]["again"]["seconds"] for row in results]
     summary = {"median_s": statistics.median(firsts), "worst_s": max(firsts), "median_again_s": statistics.median(again)}

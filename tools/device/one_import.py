@@ -2,8 +2,8 @@
 
 usage: one_import.py OUTPUT.json [OPTIONS OF THE EXAMPLE]
 
-Without options it runs on CUDA with batch 4, 16 heads, length 4096, head dim 128 in bfloat16. The exit code is 0 where the script trains on scoremod
-(the loss falls, every slope moves), its first loss is FlexAttention's within bfloat16's rounding, and forward and backward are faster.
+Without options it runs on CUDA with batch 4, 16 heads, length 4096, head dim 128 in bfloat16. The exit code is 0 if the script trains on
+scoremod (the loss falls, every slope moves), its first loss is FlexAttention's within bfloat16's rounding, and both directions are faster.
 """
 
 import json
@@ -28,7 +28,7 @@ def variants(text):
 
 
 def run(text, options):
-    """What the script printed last; the end of what it wrote to stderr where it failed."""
+    """The last line that the script printed; the end of its stderr where it failed."""
     with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
         script.write(text)
         script.flush()

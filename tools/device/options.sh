@@ -52,7 +52,7 @@ done
 status=0
 for ((part = 0; part < processes; ++part)); do
   wait "${children[part]}" || status=1
-  # What was wrong, and how many cells there were.
+  # The wrong cells, and the number of all.
   grep -v -e '^Running main' -e '^Note: ' "$work/log.$part" | head -n 40
 done
 merge || status=1

@@ -53,7 +53,7 @@ if [[ -x $libraries/../bin/scoremod_bench ]]; then
 import json, sys
 names = {case["name"] for case in json.load(open("bench/gpu_cases.json"))}
 print(*dict.fromkeys(row["case"] for row in json.load(open(sys.argv[1]))["results"] if row["case"] in names))' "$report")"
-  # What it has measured by then is kept; the limit is for one case that takes too long.
+  # Results that it has measured by then are kept; the limit is for one case that takes too long.
   seconds=${BY_HAND_SECONDS:-120}
   REPETITIONS=15 timeout "$seconds" tools/device/bench.sh "$libraries/.." "$work/by_hand.json" --seconds $((seconds - 10)) --only "${measured[@]}" || status=1
   [[ ! -s $work/by_hand.json ]] || "$python" bench/peers/by_hand.py "$report" "$work/by_hand.json" || status=1

@@ -30,8 +30,8 @@ def main():
             with sdpa_kernel(backend):
                 out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
                 upstream = torch.randn_like(out)
-                forward = median_ms(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal))
-                backward = median_ms(lambda: torch.autograd.grad(out, (q, k, v), upstream, retain_graph=True))
+                forward = median_ms(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal))  # noqa: B023
+                backward = median_ms(lambda: torch.autograd.grad(out, (q, k, v), upstream, retain_graph=True))  # noqa: B023
             for direction, ms in {"forward": forward, "backward": backward}.items():
                 case = "causal" if causal else "full"
                 print(json.dumps({"kind": "time", "case": case, "direction": direction, "implementation": name, "ms": round(ms, 4)}), flush=True)

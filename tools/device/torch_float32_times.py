@@ -1,5 +1,7 @@
-"""Prints, as lines of JSON, the times of PyTorch's attention in float32 at the sizes that attention_kernels.sh times ours at: its own kernels, and
-FlexAttention with float32's products and with TF32's, which have three digits. `error` is the output's distance from float64, relative."""
+"""Prints the times of PyTorch's attention in float32, as lines of JSON, at the sizes that attention_kernels.sh times ours at.
+
+It times PyTorch's own kernels, and FlexAttention with float32 MMA and with TF32, which has three digits. `error` is the output's relative
+distance from float64."""
 
 import json
 import sys
@@ -11,7 +13,7 @@ from torch_attention_times import median_ms
 
 
 def error_of(out, q, k, v, causal):
-    """Of one batch and head."""
+    """The relative error of the first batch and head."""
     wide = [x[:1, :1].detach().double() for x in (q, k, v)]
     truth = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=causal)
     return float((out[:1, :1].double() - truth).norm() / truth.norm())
@@ -37,14 +39,14 @@ def main():
         for causal in (False, True):
             case = ("causal f32" if causal else "full f32") + ("" if length == 4096 else f", {length} of {dim}")
             with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
-                report(case, "torch efficient", tensors, lambda: torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=causal), causal)
+                report(case, "torch efficient", tensors, lambda: torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=causal), causal)  # noqa: B023
             mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, length, length) if causal else None
             for precision in ("highest", "high"):
                 torch.set_float32_matmul_precision(precision)
                 torch.compiler.reset()
                 flex = torch.compile(flex_attention)
                 name = "flex with float32's products" if precision == "highest" else "flex with TF32's products"
-                report(case, name, tensors, lambda: flex(*tensors, block_mask=mask), causal)
+                report(case, name, tensors, lambda: flex(*tensors, block_mask=mask), causal)  # noqa: B023
             torch.set_float32_matmul_precision("highest")
 
 

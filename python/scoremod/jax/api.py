@@ -1,11 +1,14 @@
 """flex_attention: fused attention with a score function in plain JAX."""
 
+from __future__ import annotations
+
 import functools
 import inspect
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
 
 from scoremod.environment import settings
 from scoremod.errors import InvalidArgumentError, UnsupportedError
@@ -27,100 +30,139 @@ from scoremod.jax.sequences import Pages, Sequences
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
 from scoremod.large_operands import warn_of_large_operands
+from scoremod.signatures import Backends, Layout, Modifier, NewSizes
 from scoremod.sizes import sizes_of
 from scoremod.unknown_arguments import refuse
 
 
 def flex_attention(
-    query,
-    key,
-    value,
-    score_mod=None,
-    mask_mod=None,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    score_mod: Modifier | None = None,
+    mask_mod: Modifier | None = None,
     *,
-    scale=None,
-    layout=None,
-    lengths=None,
-    q_offsets=None,
-    kv_offsets=None,
-    page_table=None,
-    max_length=None,
-    sink=None,
-    dropout_rate=0.0,
-    dropout_key=None,
-    descale_q=None,
-    descale_k=None,
-    descale_v=None,
-    scale_o=None,
-    scale_dq=None,
-    scale_dk=None,
-    scale_dv=None,
-    descale_d_o=None,
-    out_dtype=None,
-    return_lse=False,
-    return_max_logit=False,
-    return_amax_o=False,
-    deterministic=False,
-    backend=None,
-    backends=None,
-    new_sizes=None,
-    fallback=None,
-    **unknown,
-):
+    scale: ArrayLike | None = None,
+    layout: Layout | Literal["THD"] | None = None,
+    lengths: ArrayLike | tuple[ArrayLike | None, ArrayLike | None] | None = None,
+    q_offsets: ArrayLike | None = None,
+    kv_offsets: ArrayLike | None = None,
+    page_table: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
+    max_length: int | tuple[int, int] | None = None,
+    sink: ArrayLike | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    descale_q: ArrayLike | None = None,
+    descale_k: ArrayLike | None = None,
+    descale_v: ArrayLike | None = None,
+    scale_o: ArrayLike | None = None,
+    scale_dq: ArrayLike | None = None,
+    scale_dk: ArrayLike | None = None,
+    scale_dv: ArrayLike | None = None,
+    descale_d_o: ArrayLike | None = None,
+    out_dtype: DTypeLike | None = None,
+    return_lse: bool = False,
+    return_max_logit: bool = False,
+    return_amax_o: bool = False,
+    deterministic: bool = False,
+    backend: str | None = None,
+    backends: Backends = None,
+    new_sizes: NewSizes = None,
+    fallback: Literal["xla"] | None = None,
+    **unknown: Any,
+) -> Any:
     """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call.
 
-    query, key, value: float32, float16 or bfloat16 arrays (on XLA float64, too) in the order of `layout` ("BSHD", which is taken without one, "SBHD" or "BHSD"). key and value may have
-        fewer heads, a divisor of query's; value may have another head dim. Or all of float8_e4m3fn or float8_e5m2 (not on XLA).
-    score_mod(score, b, h, q_idx, kv_idx): the modified score. A plain JAX function of scalars: float32 score, int32 indices.
-    mask_mod(b, h, q_idx, kv_idx): whether the query may look at the key. A query without any key gets output 0.
-    scale: a number, or a scalar array; 1 / sqrt(head dim) without it.
-    lengths: an integer array [batch], how many keys of each batch take part, from 0 on; or a pair of such, for queries and keys, of which
-        either may be None. Indices beyond are masked on every backend.
-    q_offsets: an integer array [batch + 1], for sequences one after the other: query [tokens, heads, dim], key and value [tokens_kv, heads_kv,
-        dim] with layout="THD", and sequence b from q_offsets[b] up to q_offsets[b + 1]. Each attends to itself alone; the functions see its
-        number as b and the positions in it. Tokens in no sequence get output 0. The LSE is [tokens, heads].
-    kv_offsets: likewise for the keys; q_offsets without it.
-    page_table: an integer array [batch, blocks of a sequence], or a pair for key and value, whose B is then the blocks of a pool and S the
-        positions in one: position j of a sequence is in block page_table[b, j // block size]. Needs lengths of the keys; what the table holds
-        beyond them may be anything. Backends that take page tables read the keys where they lie; for others, and for gradients, XLA gathers
-        them before the attention.
-    max_length: with q_offsets, the most tokens that any sequence has, or a pair for queries and keys; all tokens without it. A kernel's work is
-        laid out for so many, and a longer sequence is refused where its offsets are known.
-    sink: a float array [heads], or a number: exp(sink) is added to the sum of each softmax, and no value goes with it. It has a gradient. The
-        LSE counts it; a query without any key has LSE sink. Applied to the output and the LSE of backends that have none.
-    dropout_rate: the probability in [0, 1), a number, with which each weight is left out of the output; what is left is multiplied by
-        1 / (1 - dropout_rate), and the LSE is that of all.
-    dropout_key: a key of jax.random, which decides what is dropped; an argument of a jitted function like any other. With one key all
-        backends, shards and mapped calls drop the same.
-    descale_q, descale_k, descale_v: with arrays of eight bits, what each is multiplied by to be the numbers that it stands for: a positive number, or
-        a float array of one element; 1 without it. Nothing is compiled anew for another, and derivatives take them for constants.
-    scale_o: what the output is multiplied by before it is rounded to eight bits, likewise; what is beyond the largest number becomes that.
-    scale_dq, scale_dk, scale_dv: likewise what the gradients of the numbers that the arrays stand for are multiplied by. Gradients of arrays of eight
-        bits are of these arrays' dtype, rounded (to bfloat16, then to that) and saturated. Without it the descale: then it is the derivative of what
-        the array holds.
-    descale_d_o: what the gradient of an output of eight bits, which is of its dtype, is multiplied by to be that of the numbers; scale_o without it,
-        for which it is the derivative of what the output holds.
-    out_dtype: of the output, where query is of eight bits; bfloat16 without it. With one of eight bits, and no other, there is a scale_o.
-    return_lse: also returns float32 (float64 for such arrays) [batch, heads, seq_q], the natural log of each row's sum of exp of the modified scores.
-    return_max_logit: also returns, last, the largest modified score of each row's kept keys, of the LSE's shape; -inf without one. It has no
-        gradient, and a sink is none of them.
-    return_amax_o: with arrays of eight bits, also returns, after all, the largest magnitude in the output before scale_o: a float32 without dimensions and
-        gradient; NaN where the output has one.
-    deterministic: whether the gradients must be the same bits each time. They always are on the CPU; docs/problem.md says what it costs on
-        CUDA. backend="xla" is as deterministic as XLA is.
-    backend: the one that may run it, such as "cpu" or "cudnn"; or "xla", which runs it as XLA operations.
-    backends: names in order, of which the first that supports the call runs it, and names to leave out, with a "-" before them; a list, or a
-        text with commas. Those for other memory than the platform's are passed over. Without a name the backend that is predicted to be the
-        fastest. Without both, what SCOREMOD_BACKENDS says.
-    new_sizes: "wait" for the fastest backend's plan where it has to be built, or "serve": run what is at hand meanwhile. Without it, what
-        SCOREMOD_NEW_SIZES says, else "serve", but "wait" with `deterministic`.
-    fallback: "xla" to run an attention that no such backend can run as XLA operations, instead of raising.
+    The functions may close over arrays: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and to every
+    captured float array. docs/jax.md says what the functions can be made of.
 
-    The functions may close over arrays: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and
-    to every captured float array. docs/jax.md says what the functions can be made of.
+    Parameters
+    ----------
+    query, key, value : array
+        float32, float16 or bfloat16 arrays (on XLA float64, too) in the order of `layout`. key and value may have fewer heads, a divisor of
+        query's; value may have another head dim. Or all of float8_e4m3fn or float8_e5m2 (not on XLA).
+    score_mod : function, optional
+        score_mod(score, b, h, q_idx, kv_idx) returns the modified score. A plain JAX function of scalars: float32 score, int32 indices.
+    mask_mod : function, optional
+        mask_mod(b, h, q_idx, kv_idx) returns whether the query may look at the key. A query without any key gets output 0.
+    scale : float or scalar array, optional
+        The factor of Q K^T; 1 / sqrt(head dim) without it.
+    layout : {"BSHD", "SBHD", "BHSD", "THD"}, optional
+        The order of dimensions: batch, sequence, heads, dim; "BSHD" without it. "THD" goes with q_offsets.
+    lengths : integer array [batch] or a pair, optional
+        How many keys of each batch take part, from 0 on; or a pair of such, for queries and keys, of which either may be None. Indices beyond are
+        masked on every backend.
+    q_offsets : integer array [batch + 1], optional
+        Varlen sequences: query [tokens, heads, dim], key and value [tokens_kv, heads_kv, dim] with layout="THD", and sequence b from q_offsets[b]
+        up to q_offsets[b + 1]. Each attends to itself alone; the functions see its number as b and the positions in it. Tokens in no sequence
+        get output 0. The LSE is [tokens, heads].
+    kv_offsets : integer array [batch + 1], optional
+        The offsets of the keys; q_offsets without it.
+    page_table : integer array [batch, pages of a sequence] or a pair, optional
+        Key and value are then a paged KV cache: B is the number of pages and S the positions in one. Position j of a sequence is in page
+        page_table[b, j // page size]. Needs lengths of the keys; entries beyond them may be anything. A pair is for key and value. Backends that
+        take page tables read the keys in place; for others, and for gradients, XLA gathers them before the attention.
+    max_length : int or (int, int), optional
+        With q_offsets, the most tokens that any sequence has, or a pair for queries and keys; all tokens without it. A kernel's work is laid out
+        for so many, and a longer sequence is refused where its offsets are known.
+    sink : float array [heads] or float, optional
+        exp(sink) is added to the sum of each softmax, and no value goes with it. It has a gradient. The LSE counts it; a query without any key
+        has LSE sink. It is applied to the output and the LSE of backends that have none.
+    dropout_rate : float
+        The probability in [0, 1) with which each weight is left out of the output. The others are multiplied by 1 / (1 - dropout_rate), and the
+        LSE is that of all.
+    dropout_key : key of jax.random, optional
+        It decides what is dropped; an argument of a jitted function like any other. With one key all backends, shards and mapped calls drop the
+        same.
+    descale_q, descale_k, descale_v : float or float array of one element, optional
+        Positive factors of FP8 arrays: value = stored * descale; 1 without it. Another factor compiles nothing anew. Derivatives take factors for
+        constants.
+    scale_o : float or float array of one element, optional
+        The factor of the output before it is rounded to FP8. Magnitudes beyond the dtype's largest number saturate.
+    scale_dq, scale_dk, scale_dv : float or float array of one element, optional
+        The factors of the gradients of FP8 arrays. Such a gradient has its array's dtype; it is rounded to bfloat16, then to that, and saturates.
+        The default is the descale, which gives the derivative by the stored numbers.
+    descale_d_o : float or float array of one element, optional
+        The factor of the gradient of an FP8 output: value = stored * descale_d_o. The default is scale_o, for the derivative by the stored
+        output.
+    out_dtype : dtype, optional
+        The output's dtype where query is FP8; bfloat16 without it. An FP8 one needs scale_o, and no other may have it.
+    return_lse : bool
+        Also returns float32 (float64 for such arrays) [batch, heads, seq_q]: the natural log of each row's sum of exp of the modified scores.
+    return_max_logit : bool
+        Also returns, last, the largest modified score of each row's kept keys, of the LSE's shape; -inf without one. It has no gradient, and
+        leaves the sink out.
+    return_amax_o : bool
+        With FP8 arrays, also returns, after all, the largest magnitude in the output before scale_o. It is a float32 scalar without a gradient,
+        and NaN where the output has one.
+    deterministic : bool
+        Whether the gradients must be the same bits each time. They always are on the CPU; docs/problem.md says what it costs on CUDA.
+        backend="xla" is as deterministic as XLA is.
+    backend : str, optional
+        The one that may run it, such as "cpu" or "cudnn"; or "xla", which runs it as XLA operations.
+    backends : list of str or str, optional
+        Names in order, of which the first that supports the call runs it. A "-" before a name leaves it out. A text has commas between names. Those
+        for other memory than the platform's are passed over. Without a name the backend that is predicted to be the fastest. Without both,
+        SCOREMOD_BACKENDS.
+    new_sizes : {"wait", "serve"}, optional
+        "wait" for the fastest backend's plan where it has to be built, or "serve": run a ready backend meanwhile. Without it, SCOREMOD_NEW_SIZES,
+        else "serve", but "wait" with `deterministic`.
+    fallback : {"xla"}, optional
+        "xla" runs an attention that no such backend can run as XLA operations, instead of raising.
+    unknown
+        Other arguments are refused. For those that PyTorch's and JAX's attention functions have, the error says what takes their place.
 
-    Raises InvalidArgumentError (a ValueError) for what doesn't fit, and UnsupportedError for what can't be expressed or run. Other arguments
-    are refused; for those that PyTorch's and JAX's attention functions have, the error says what takes their place.
+    Returns
+    -------
+    array or tuple of arrays
+        The output, in the layout of query; a tuple where more is asked for.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A ValueError, for arguments that don't fit.
+    UnsupportedError
+        For functions that can't be expressed, and for calls that no backend can run.
     """
     if unknown:
         refuse("flex_attention", unknown, arguments_of(flex_attention), ELSEWHERE)
@@ -135,7 +177,9 @@ def flex_attention(
     gradient_scales = {"scale_dq": scale_dq, "scale_dk": scale_dk, "scale_dv": scale_dv, "descale_d_o": descale_d_o}
     factors, dtype_o = checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return_amax_o)
     if sink is not None and (scale_o is not None or return_amax_o):
-        raise UnsupportedError("sink: expected no scale_o and return_amax_o beside it, which are applied before; found one. Scale the output afterwards")
+        raise UnsupportedError(
+            "sink: expected no scale_o and no return_amax_o beside it, found one: they apply to the output before the sink does. Scale the output afterwards"
+        )
     rate = checked_rate(dropout_rate)
     keys = functools.partial(call_keys, dropout_key)
     options = CallOptions(bool(deterministic), rate, bool(return_max_logit), dtype_o, bool(return_amax_o), *counts(factors))
@@ -154,7 +198,7 @@ def arguments_of(function):
 
 
 def placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length):
-    """Where sequences lie, if not as the layout says: Sequences, Pages or None. Lengths are checked, too."""
+    """The Sequences or Pages of the arguments; None for dense tensors. Lengths are checked, too."""
     placed = _placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length)
     if lengths is not None:
         sizes = sizes_of(layout, query, key, value, may_be_empty=True) if placed is None else None
@@ -230,8 +274,8 @@ def functions_without_fields(score_mod, mask_mod, query, layout, placed, lengths
 
 
 def _in_arrays(query, key, value, score_mod, mask_mod, scale, layout, options, keys, selection, placed, lengths, sink, return_lse, fallback, factors):
-    """The results, in a tuple, of tensors without fields of their own: keys of pages are gathered, tokens of sequences are those of one, and a sink
-    is applied to the output. Called by flex_attention, to whose caller warnings point."""
+    """The results, in a tuple, of tensors that no field of the problem describes: pages are gathered, sequences become one, and a sink is
+    applied to the output. flex_attention calls it directly, so that warnings point to its caller."""
     sequences = placed if isinstance(placed, Sequences) else None
     score_mod, mask_mod, layout = functions_without_fields(score_mod, mask_mod, query, layout, placed, lengths)
     query, key, value = tensors_without_fields(query, key, value, placed)
@@ -290,7 +334,9 @@ def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, 
             warn_of_large_operands(_computed_by_xla(traced), "XLA", 4)
             return _run(traced.call, query, key, value, [source.array() for source in traced.sources] + keys, with_lse)
     if options.factors:
-        raise UnsupportedError(f"expected query, key and value of 16 bits or more on XLA, found {query.dtype}; convert them, or use another backend")
+        raise UnsupportedError(
+            f"expected query, key and value of 16 bits or more on XLA, found {query.dtype}; convert them with .astype(jnp.bfloat16), or use another backend"
+        )
     dtype_of(query, key, value, on_xla=True)
     with comparable():
         o, lse, largest = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout, dropout=(options.dropout, keys))
@@ -313,7 +359,7 @@ def _computed_by_xla(traced):
 
 
 def _of_nothing(query, sizes, with_lse, options):
-    """What _attention() gives where there are no queries or no keys: each row has no key."""
+    """The results of _attention() without queries or without keys, so that no row has a key."""
     o = jnp.zeros((*query.shape[:-1], sizes.dim_v), output_dtype(options, query))
     rows = jnp.full((sizes.batch, sizes.heads_q, sizes.seq_q), -jnp.inf, query.dtype if query.dtype == jnp.float64 else jnp.float32)
     return (o, *[rows] * (with_lse + options.max_logit), *[jnp.float32(0)] * options.amax_o)
@@ -349,7 +395,7 @@ ELSEWHERE = {
 
 
 class CallOptions(NamedTuple):
-    """What a call asks for beside its functions."""
+    """The options of a call beside its functions."""
 
     deterministic: bool = False
     dropout: float = 0.0
@@ -361,7 +407,7 @@ class CallOptions(NamedTuple):
 
 
 def trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, selection):
-    """What flex_attention's arguments are traced to. query, key and value may be shapes."""
+    """The TracedCall of flex_attention's arguments. query, key and value may be shapes."""
     number, array = split_scale(scale)
     sizes = sizes_of(layout, query, key, value)
     check_open(sizes)

@@ -7,13 +7,13 @@ import numpy as np
 from scoremod.errors import InvalidArgumentError, WrongTypeError
 
 _INT32 = np.iinfo(np.int32)
-# What holds numbers that int32 doesn't. (Narrow and 64-bit dtypes of an array become int32 and float32, as without JAX's 64-bit types.)
+# Dtypes of integers that int32 may be too small for. Narrow and 64-bit dtypes become int32 and float32, as without JAX's 64-bit types.
 _WIDE_INTEGERS = (np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.uint32))
 
 
 def tensors(query, key, value):
     """The three as JAX arrays."""
-    expected = "an array of float32, float16, bfloat16 or eight bits, in four dimensions (three with q_offsets)"
+    expected = "an array of float32, float16, bfloat16 or float8, in four dimensions (three with q_offsets)"
     return [array_of(name, each, expected) for name, each in (("query", query), ("key", key), ("value", value))]
 
 
@@ -91,7 +91,7 @@ def _from_python(name, value):
 
 
 def _described(value, dtype):
-    return f"dtype {dtype}" if isinstance(value, (jax.Array, np.ndarray)) and dtype != object else f"{value!r}"
+    return f"dtype {dtype}" if isinstance(value, (jax.Array, np.ndarray)) and dtype != np.dtype(object) else f"{value!r}"
 
 
 def whole(array):

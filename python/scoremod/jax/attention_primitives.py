@@ -4,11 +4,11 @@ forward:  q, k, v, *operands -> o, and lse if with_lse, and each row's largest s
           call.amax_o
 backward: q, k, v, o, lse, d_o, *operands -> dq, dk, dv, and the gradient of each operand whose number is in `wanted`
 
-After the operands comes what a call binds beside them (Call.bound), such as the keys of dropout. lse is float32 [batch, heads, seq_q], of ragged
-tensors [tokens, heads].
+After the operands come the other runtime arguments (Call.bound), such as the keys of dropout. lse is float32 [batch, heads, seq_q], or
+[tokens, heads] of varlen tensors.
 
-Each comes twice: as the one that functions call, which jax.vmap and the partitioner of a mesh take apart, and as the call of one device that
-is left of it.
+Each primitive exists twice. Functions call the first one, which jax.vmap and a mesh's partitioner take apart. The second one is the
+remaining call on one device.
 """
 
 import functools
@@ -30,7 +30,7 @@ from scoremod.jax.open_sizes import is_open
 from scoremod.jax.partition import BACKWARD_TENSORS, FORWARD_TENSORS, Option, backward_results, forward_results, partitioned
 from scoremod.jax.selection import check_runs, compiled, device_of
 
-# Where a workspace starts within its buffer; XLA promises less.
+# A workspace starts at a multiple of this within its buffer; XLA promises less.
 _ALIGNMENT = 64
 
 forward_p = Primitive("scoremod_attention_forward")
@@ -103,7 +103,7 @@ def _workspace_bytes(target, platform, call, problem):
 
 def _refuse_jvp(primitive, primals, tangents, **parameters):
     raise UnsupportedError(
-        f"'{primitive.name}' was to be differentiated directly: scoremod has first derivatives in reverse mode (jax.grad, jax.vjp) only; "
+        f"cannot differentiate '{primitive.name}' directly: scoremod has first derivatives in reverse mode (jax.grad, jax.vjp) only; "
         'backend="xla" has no such limit'
     )
 

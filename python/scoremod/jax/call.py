@@ -27,7 +27,7 @@ _DTYPE_NAMES = {
 }
 
 
-# Of the gradients of arrays of eight bits: no problem binds them.
+# The factors of FP8 arrays' gradients. They are applied outside of the problem.
 GRADIENT_FACTORS = ("scale_dq", "scale_dk", "scale_dv", "descale_d_o")
 
 
@@ -48,7 +48,7 @@ class Call(NamedTuple):
     sink: bool = False  # whether each head has a learned sink
     dtype_o: str | None = None  # of the output, where it isn't query's
     amax_o: bool = False  # whether the forward's last result is the largest magnitude in the output
-    factors: int = 0  # how many of the call's last arrays are factors of arrays of eight bits (scoremod.jax.float8)
+    factors: int = 0  # how many of the call's last arrays are factors of FP8 arrays (scoremod.jax.float8)
     dropout_places: bool = False  # whether those keys say where queries and keys are in the whole sequence (scoremod.jax.dropout.at_places)
     gradient_factors: int = 0  # how many come after these, for whoever differentiates
     # scoremod.environment.settings(): JAX keeps what it compiles by equal calls, and what is compiled depends on them.
@@ -69,24 +69,29 @@ class Call(NamedTuple):
     def bound(self):
         """The names of the arrays after the operands (docs/problem.md), in their order."""
         options = ((self.lengths, "lengths_kv"), (self.sink, "sink"), (self.dropout, "dropout_keys"))
-        return (*(() if self.place is None else self.place.bound), *(name for given, name in options if given), *FACTORS[: self.factors], *GRADIENT_FACTORS[: self.gradient_factors])
+        return (
+            *(() if self.place is None else self.place.bound),
+            *(name for given, name in options if given),
+            *FACTORS[: self.factors],
+            *GRADIENT_FACTORS[: self.gradient_factors],
+        )
 
     def sizes(self, q, k, v):
         """The Sizes of these arrays or shapes."""
         return sizes_of(self.layout, q, k, v) if self.place is None else self.place.sizes(self.layout, q, k, v)
 
     def row_shape(self, q, sizes):
-        """Of an LSE."""
+        """The shape of an LSE."""
         return (q.shape[0], sizes.heads_q) if self.is_ragged else (sizes.batch, sizes.heads_q, sizes.seq_q)
 
     def as_rows(self, lse):
-        """What has an LSE's shape, in the order of o's dimensions, with one of size 1 for the head dim."""
+        """An array of an LSE's shape, in the order of o's dimensions, with one of size 1 for the head dim."""
         order = [self.axis(letter) for letter in ("SH" if self.is_ragged else "BHS")]
         return jnp.moveaxis(lse, range(len(order)), order)[..., None]
 
 
 class TracedCall(NamedTuple):
-    """What flex_attention's arguments are traced to."""
+    """A call that flex_attention's arguments were traced to, with its problem and its operands."""
 
     call: Call
     sources: list  # what makes each operand's array
@@ -97,7 +102,7 @@ class TracedCall(NamedTuple):
 
 def dtype_of(q, k, v, *, on_xla=False, float8=False):
     """The dtype of query, key and value. Raises UnsupportedError for float64, which only attention as XLA operations takes. float8: whether they
-    may be of eight bits."""
+    may be FP8."""
     allowed = ("f32", "f16", "bf16") + (("e4m3", "e5m2") if float8 else ())
     dtypes = {"query": q.dtype, "key": k.dtype, "value": v.dtype}
     if set(dtypes.values()) == {np.dtype(np.float64)}:
@@ -105,7 +110,7 @@ def dtype_of(q, k, v, *, on_xla=False, float8=False):
             return q.dtype
         raise UnsupportedError(
             "expected query, key and value of float32, float16 or bfloat16, found float64, which JAX makes of Python's and NumPy's numbers with "
-            "jax_enable_x64: convert them with .astype(jnp.float32), or compute in float64 on XLA with backend=\"xla\""
+            'jax_enable_x64: convert them with .astype(jnp.float32), or compute in float64 on XLA with backend="xla"'
         )
     if len(set(dtypes.values())) != 1 or _DTYPE_NAMES.get(np.dtype(q.dtype)) not in allowed:
         found = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
@@ -137,7 +142,7 @@ def _fields_of(call, q, k, backward):
         ("lengths", {"kv": True} if call.lengths else None),
         ("sink", "learned" if call.sink else None),
         ("dtype_o", call.dtype_o),
-        # Which has every number of eight bits.
+        # bfloat16 holds every FP8 number.
         ("dtype_d_o", "bf16" if backward and call.dtype_o in ("e4m3", "e5m2") else None),
         ("amax_o", call.amax_o),
     )

@@ -1,19 +1,22 @@
 """Context parallelism: attention inside jax.shard_map over a mesh axis that the sequence is sharded over.
 
-The score functions see the positions of the whole sequence, through two operands of the program: the number of the shard that the queries are of,
-and how far from it the keys' shard is. So one compiled attention could serve every shard and every step of a ring; but at a step there are two
-distances only, one for the shards that the keys have gone around the ring's end for, and a program for a known distance has plain masks: bands,
-nothing or all (scoremod.shard_distance). Programs that are equal for several distances are one.
+The score functions see positions of the whole sequence. They get them from two operands of the program: the number of the queries' shard,
+and its distance to the keys' shard. One compiled attention could serve every shard and every step of a ring, but its masks would depend on
+operands. A step has only two distances, one of them for keys that have passed the ring's end. So each known distance has a program of its
+own, with a plain mask: a band, nothing or all (scoremod.shard_distance). Equal programs of several distances are one.
 """
+
+from __future__ import annotations
 
 import functools
 import numbers
 import operator
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
 from scoremod.environment import settings
 from scoremod.errors import InvalidArgumentError, UnsupportedError
@@ -32,6 +35,7 @@ from scoremod.jax.selection import XLA, compiled, memory_of, platform_of, select
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
 from scoremod.shard_distance import Shards
+from scoremod.signatures import Backends, Layout, Modifier, NewSizes
 from scoremod.sizes import sizes_of
 
 RING, ALL_GATHER = "ring", "all_gather"
@@ -39,37 +43,59 @@ STRATEGIES = (ALL_GATHER, RING)
 
 
 def context_parallel_attention(
-    query,
-    key,
-    value,
-    score_mod=None,
-    mask_mod=None,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    score_mod: Modifier | None = None,
+    mask_mod: Modifier | None = None,
     *,
-    axis_name,
-    strategy="ring",
-    striped=False,
-    scale=None,
-    layout="BSHD",
-    dropout_rate=0.0,
-    dropout_key=None,
-    return_lse=False,
-    lengths=None,
-    sink=None,
-    backend=None,
-    backends=None,
-    new_sizes=None,
-    fallback=None,
-):
-    """flex_attention of sequences that are sharded over a mesh axis; called inside jax.shard_map with each shard's part of query, key and value.
+    axis_name: str,
+    strategy: Literal["ring", "all_gather"] = "ring",
+    striped: bool | int = False,
+    scale: ArrayLike | None = None,
+    layout: Layout = "BSHD",
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    return_lse: bool = False,
+    lengths: ArrayLike | None = None,
+    sink: ArrayLike | None = None,
+    backend: str | None = None,
+    backends: Backends = None,
+    new_sizes: NewSizes = None,
+    fallback: Literal["xla"] | None = None,
+) -> Any:
+    """flex_attention of sequences that are sharded over a mesh axis, called inside jax.shard_map.
 
-    axis_name: the mesh axis. Captured arrays are those of the whole sequence, on every shard.
-    strategy: "ring" passes keys and values around, so that beside its own no shard ever holds more than two parts of them, forward and backward;
-        "all_gather" gathers them, as backend="xla" and fallback="xla" always do.
-    striped: which positions a shard has: the next block of them without it. A number of tokens deals them out in stripes of so many, in turn; True
-        is 1. With a causal mask every shard then has as much to do. stripe() and unstripe() reorder a sequence.
-    dropout_key: one for all shards. What is dropped is what flex_attention of the whole sequence drops.
-    lengths: of the whole sequences, on every shard.
-    The rest is flex_attention's.
+    Parameters
+    ----------
+    query, key, value : array
+        This shard's part of the sequences. Captured arrays are those of the whole sequence, on every shard.
+    axis_name : str
+        The mesh axis that the sequences are sharded over.
+    strategy : {"ring", "all_gather"}
+        "ring" passes keys and values around: no shard ever holds more than two parts of them beside its own, forward and backward. "all_gather"
+        gathers them, as backend="xla" and fallback="xla" always do.
+    striped : bool or int
+        Which positions a shard has: the next block of them without it. A number of tokens deals them out in stripes of so many, in turn; True is
+        1. With a causal mask every shard then has as much to do. stripe() and unstripe() reorder a sequence.
+    dropout_key : key of jax.random, optional
+        One for all shards. flex_attention of the whole sequence drops the same weights.
+    lengths : integer array [batch], optional
+        The lengths of the whole sequences, on every shard.
+    score_mod, mask_mod, scale, layout, dropout_rate, return_lse, sink, backend, backends, new_sizes, fallback
+        flex_attention's.
+
+    Returns
+    -------
+    array or (array, array)
+        The output of this shard's queries, or (output, LSE) with return_lse.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For arguments that don't fit.
+    UnsupportedError
+        For functions that can't be expressed, and for calls that no backend can run.
     """
     if strategy not in STRATEGIES:
         raise InvalidArgumentError(f"strategy: expected one of {', '.join(STRATEGIES)}, found {strategy!r}")
@@ -153,20 +179,20 @@ def _check_captured(score_mod, mask_mod, arrays, deal, scale, layout, sizes, axi
 
 
 def _with_sink(o, lse, sink, layout, return_lse):
-    """What is returned of (o, lse) over all keys, whose sums have no sink yet."""
+    """(o, lse) or o for the caller, with the sink, which (o, lse) over all keys don't include yet."""
     if sink is not None:
         o, lse = with_sink(o, lse, sink, layout)
     return (o, lse) if return_lse else o
 
 
-def stripe(array, shards, axis, tokens=1):
+def stripe(array: ArrayLike, shards: int, axis: int, tokens: int = 1) -> jax.Array:
     """The order in which a sequence is sharded in blocks so that `shards` shards have stripes of so many tokens in turn."""
     shape = (-1, shards, tokens)
     return _reorder(array, axis, lambda x: x.reshape(*shape, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape))
 
 
-def unstripe(array, shards, axis, tokens=1):
-    """What stripe() was made of."""
+def unstripe(array: ArrayLike, shards: int, axis: int, tokens: int = 1) -> jax.Array:
+    """Undoes stripe()."""
     shape = (shards, -1, tokens)
     return _reorder(array, axis, lambda x: x.reshape(*shape, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape))
 
@@ -198,7 +224,7 @@ class _Deal(NamedTuple):
     @classmethod
     def of(cls, shards, sizes, striped):
         if not isinstance(striped, numbers.Integral) or striped < 0:
-            raise InvalidArgumentError(f"striped: expected whether, or a number of tokens, found {striped!r}")
+            raise InvalidArgumentError(f"striped: expected True, False or a number of tokens, found {striped!r}")
         for length in (sizes.seq_q, sizes.seq_kv):
             if striped and length % striped:
                 raise InvalidArgumentError(f"striped: expected a divisor of each shard's length, {length}, found {striped!r}")
@@ -215,7 +241,7 @@ class _Deal(NamedTuple):
         return compute.add(within, compute.by("mul", shard, step))
 
     def places(self, length):
-        """The same of all of a shard's indices."""
+        """The positions of all of a shard's indices."""
         return Places(self.tokens, self.tokens, self.shards * self.tokens) if self.tokens else Places(length)
 
     def gathered(self, array, axis_name, axis):
@@ -267,7 +293,7 @@ class _OfNodes:
 
 
 class _Traced(NamedTuple):
-    """What the functions were traced to."""
+    """A call that the functions were traced to."""
 
     call: Call
     sources: list

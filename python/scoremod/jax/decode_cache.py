@@ -12,8 +12,9 @@ from scoremod.errors import InvalidArgumentError
 
 
 def appended(module, key, value, mask_type, sequence_descriptor):
-    """(key, value, first): the cache with a call's keys and values in it, and the position of the first of them; first is None in init(), whose
-    inputs say how long the cache is. key, value: [batch, tokens, heads, dim]; a call may have several tokens."""
+    """(key, value, first): the cache after a call's keys and values were appended, and the position of the first of them.
+
+    first is None in init(), whose inputs say how long the cache is. key, value: [batch, tokens, heads, dim], of one or more tokens."""
     if sequence_descriptor is not None or "padding" in mask_type:
         raise InvalidArgumentError(
             f"decode: expected no sequence_descriptor and no padding, found attn_mask_type {mask_type!r}: the cache says how many keys there are"
@@ -48,9 +49,7 @@ def _check_fits(cached, key):
     batch, length, *rest = cached.shape
     if (batch, *rest) == (key.shape[0], *key.shape[2:]) and key.shape[1] <= length:
         return
-    raise InvalidArgumentError(
-        f"decode: expected keys of shape {(batch, f'at most {length}', *rest)}, as the cache was made for by init(), found {key.shape}"
-    )
+    raise InvalidArgumentError(f"decode: expected keys of shape {(batch, f'at most {length}', *rest)}, as the cache was made for by init(), found {key.shape}")
 
 
 def at_positions(function, first, query):

@@ -17,9 +17,11 @@ from scoremod.jax.sequences import gathered, gathered_lengths
 
 
 def attend(call, q, k, v, operands, *, with_lse):
-    """The output, or (output, lse) if with_lse, all differentiable, and at the end the largest scores if call.max_logit, and the largest magnitude if
-    call.amax_o, which are taken for constants. operands are arrays, one for each operand of call.program, then what is bound beside them (call.bound);
-    of arrays of eight bits the factors of their gradients, too."""
+    """The output, or (output, lse) if with_lse, differentiable; then the largest scores if call.max_logit, and the largest magnitude if
+    call.amax_o, which derivatives take for constants.
+
+    operands: an array for each operand of call.program, then the other runtime arguments (call.bound); for FP8 arrays also the factors of their
+        gradients."""
     if call.is_paged:
         return _attend_paged(call, q, k, v, operands, with_lse=with_lse)
     compute = attention_lse_and_max if call.max_logit or call.amax_o else attention_and_lse if with_lse else attention
@@ -95,7 +97,7 @@ class Wanted:
 
 
 def wanted_operands(operands):
-    """Those numbers, of operands that say whether they are differentiated."""
+    """The numbers of the differentiated operands. operands say whether they are."""
     return tuple(i for i, x in enumerate(operands) if x.perturbed and jnp.issubdtype(x.value.dtype, jnp.floating))
 
 

@@ -1,15 +1,34 @@
 """A picture of what flex_attention's functions do to scores."""
 
-import json
+from __future__ import annotations
 
+import json
+from typing import TYPE_CHECKING, Any
+
+import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 import scoremod
 from scoremod.jax.api import CallOptions, trace_call
 from scoremod.program import operand_name
+from scoremod.signatures import Layout, Modifier
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-def draw(query, key, value, score_mod=None, mask_mod=None, *, scale=None, layout="BSHD", **options):
+def draw(
+    query: ArrayLike | jax.ShapeDtypeStruct,
+    key: ArrayLike | jax.ShapeDtypeStruct,
+    value: ArrayLike | jax.ShapeDtypeStruct,
+    score_mod: Modifier | None = None,
+    mask_mod: Modifier | None = None,
+    *,
+    scale: ArrayLike | None = None,
+    layout: Layout = "BSHD",
+    **options: Any,
+) -> Figure:
     """scoremod.draw of flex_attention's arguments: a matplotlib Figure of one head of one batch. query, key and value may be jax.ShapeDtypeStructs;
     options are scoremod.draw's: batch, head, tile, queries and keys. The arrays that the functions capture must be known: not inside jax.jit."""
     traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, CallOptions(), ())

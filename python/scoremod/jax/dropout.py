@@ -1,9 +1,9 @@
-"""Dropout of attention weights: the rate is a part of the call, and what decides which weights are dropped an array of it, so that nothing is
-compiled anew for another key, and no host reads it.
+"""Dropout of attention weights. The rate is a part of the call, and the random key an array of it. So another key compiles nothing anew,
+and the host never reads it.
 
-A call's keys are the operand dropout_keys of its problem (docs/problem.md), int32 [batch, 4]: the bits of the two words of Philox's key, the
-batch's number in its counters, and what is added to the heads'. Batches carry theirs with them, into shards and under jax.vmap. Those of a part of
-a sequence say where its queries and keys are in the whole, too: int32 [batch, 10].
+A call's keys are the operand dropout_keys of its problem (docs/problem.md), int32 [batch, 4]. A row has the two words of Philox's key,
+the batch's number in its counters, and an offset of the heads. Each batch keeps its row in shards and under jax.vmap. In a part of a sequence a row
+also has the places of its queries and keys in the whole: int32 [batch, 10].
 """
 
 import numbers
@@ -45,8 +45,8 @@ def at_head(keys, first):
 
 
 class Places(NamedTuple):
-    """Where the shards of a sequence have their indices in the whole of it: shard number n from n * apart on, in stripes of so many tokens, whose
-    beginnings are `step` from each other; or without stripes one after the other."""
+    """The positions of a shard's indices in the whole sequence. Shard n begins at n * apart. It has stripes of `tokens` tokens, each `step`
+    after the one before; with 0 tokens it is one block."""
 
     apart: int
     tokens: int = 0
@@ -65,8 +65,8 @@ def at_places(keys, *places):
 
 
 def shares(keys, rate, shape, first_key):
-    """What the weights of shape [batch, heads, queries, keys] are multiplied by, from a key on whose index 4 divides: the function that all
-    engines compute, as XLA operations."""
+    """The dropout factors of weights [batch, heads, queries, keys], from key first_key on, a multiple of 4. XLA operations compute the
+    function that all backends do."""
     batch, heads, queries, count = shape
     words = lax.bitcast_convert_type(keys, jnp.uint32)[:, :, None, None, None]
     indices = [jnp.arange(n, dtype=jnp.uint32) for n in (heads, queries, -(-count // 4))]
@@ -78,8 +78,10 @@ def shares(keys, rate, shape, first_key):
 
 
 def shares_at(keys, rate, shape, first_key, of_query, query, key):
-    """The same of tokens that are elsewhere, [batch, heads, tokens, some of the key tokens]: what is added to the number of each query token's batch,
-    and its position there, and each key token's. Of sequences one after the other, which are one batch, what it says of tokens of two means nothing."""
+    """The dropout factors of tokens at other places, [batch, heads, tokens, some of the key tokens].
+
+    of_query: an offset of each query token's batch number; query, key: the position of each token. In packed sequences, which are one batch,
+    the factor of two tokens of different sequences is arbitrary."""
     _, heads, _, count = shape
     words = lax.bitcast_convert_type(keys, jnp.uint32)[:, :, None, None, None]
     key = lax.dynamic_slice_in_dim(key, first_key, count).astype(jnp.uint32)

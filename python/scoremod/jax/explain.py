@@ -1,8 +1,12 @@
-"""What becomes of a call, and which backends can run it, without running it."""
+"""How a call is compiled, and which backends can run it, without running it."""
+
+from __future__ import annotations
 
 import json
+from typing import Any
 
 import jax
+from jax.typing import ArrayLike
 
 import scoremod
 from scoremod.errors import UnsupportedError
@@ -13,6 +17,7 @@ from scoremod.jax.fused_attention import graph_modifier
 from scoremod.jax.own_fields import ARRAYS, FIELDS
 from scoremod.jax.selection import XLA, Selection, device_of, memory_of, platform_of, selected
 from scoremod.program import operand_name
+from scoremod.signatures import Backends, Layout, Modifier
 from scoremod.sizes import sizes_of
 from scoremod.unknown_arguments import refuse
 
@@ -20,29 +25,45 @@ CALLBACKS = ("score_mod_tensors", "score_mod_bprop", "score_mod_bprop_tensors", 
 
 
 def explain(
-    query,
-    key,
-    value,
-    score_mod=None,
-    mask_mod=None,
+    query: ArrayLike | jax.ShapeDtypeStruct,
+    key: ArrayLike | jax.ShapeDtypeStruct,
+    value: ArrayLike | jax.ShapeDtypeStruct,
+    score_mod: Modifier | None = None,
+    mask_mod: Modifier | None = None,
     *,
-    scale=None,
-    layout="BSHD",
-    lengths=None,
-    q_offsets=None,
-    kv_offsets=None,
-    page_table=None,
-    max_length=None,
-    sink=None,
-    backend=None,
-    backends=None,
-    **callbacks,
-):
-    """The Explanation of flex_attention's arguments, with backward (of pages the forward, where they are read in place); query, key and value may be
-    jax.ShapeDtypeStructs. Its `road` says whether sequences, pages and a sink are fields of the problem, or arrays made before and after it.
+    scale: ArrayLike | None = None,
+    layout: Layout = "BSHD",
+    lengths: Any = None,
+    q_offsets: ArrayLike | None = None,
+    kv_offsets: ArrayLike | None = None,
+    page_table: Any = None,
+    max_length: int | tuple[int, int] | None = None,
+    sink: ArrayLike | None = None,
+    backend: str | None = None,
+    backends: Backends = None,
+    **callbacks: Any,
+) -> Explanation:
+    """Explains a call of flex_attention with its backward; with pages that are read in place, the forward.
 
-    callbacks: fused_attention's score_mod_tensors (which may be empty), score_mod_bprop, score_mod_bprop_tensors and trust_bprop. With any of
-    them score_mod is a callback that builds on a graph."""
+    Parameters
+    ----------
+    query, key, value : array or jax.ShapeDtypeStruct
+    score_mod, mask_mod, scale, layout, lengths, q_offsets, kv_offsets, page_table, max_length, sink, backend, backends
+        flex_attention's.
+    callbacks
+        fused_attention's score_mod_tensors (which may be empty), score_mod_bprop, score_mod_bprop_tensors and trust_bprop. With any of them
+        score_mod is a callback that builds on a graph.
+
+    Returns
+    -------
+    Explanation
+        Its `road` says whether sequences, pages and a sink are fields of the problem, or arrays made before and after it.
+
+    Raises
+    ------
+    InvalidArgumentError, UnsupportedError
+        As flex_attention, but not where no backend can run the call: the Explanation has the reasons.
+    """
     chosen_among = Selection(selected(backend, backends))
     unknown = [name for name in callbacks if name not in CALLBACKS]
     if unknown:
@@ -74,7 +95,17 @@ def explain(
     return Explanation(traced.call.program.text(), operands, problem, compiled, road)
 
 
-def support(query, key, value, score_mod=None, mask_mod=None, *, scale=None, layout="BSHD", **callbacks):
+def support(
+    query: ArrayLike | jax.ShapeDtypeStruct,
+    key: ArrayLike | jax.ShapeDtypeStruct,
+    value: ArrayLike | jax.ShapeDtypeStruct,
+    score_mod: Modifier | None = None,
+    mask_mod: Modifier | None = None,
+    *,
+    scale: ArrayLike | None = None,
+    layout: Layout = "BSHD",
+    **callbacks: Any,
+) -> dict[str, tuple[str, ...]]:
     """backend -> reasons why it can't run flex_attention with these arguments, forward and backward; () where it can. "xla", which
     composes it of XLA operations, always can. callbacks: explain's."""
     try:

@@ -27,7 +27,9 @@ def attend_on_shards(call, q, k, v, operands, *, with_lse):
         q, k, v, *operands = vary_alike([q, k, v, *operands])
         return attend(shard_call, q, k, v, tuple(operands), with_lse=with_lse)
 
-    ins, outs = ([shards.sharding(letters) for letters in each] for each in letters_of(call, FORWARD_TENSORS, forward_results(Option(with_lse, None, call.max_logit))))
+    ins, outs = (
+        [shards.sharding(letters) for letters in each] for each in letters_of(call, FORWARD_TENSORS, forward_results(Option(with_lse, None, call.max_logit)))
+    )
     specs = tuple(each.spec for each in outs)
     run = jax.shard_map(
         on_shard,

@@ -41,7 +41,7 @@ def _place():
 
 
 @functools.cache
-def register():
+def register() -> ctypes.CDLL:
     """Loads the library and registers its handlers, once; the library. Raises EnvironmentError. JAX's devices are there from then on, so that
     jax.distributed.initialize() comes before."""
     place = _place()
@@ -53,8 +53,7 @@ def register():
                 _register_handlers(handlers, platform, ending, kind, stages[ending])
     except (OSError, AttributeError) as error:
         raise EnvironmentError(
-            f"expected {FILE_NAME} of this version of scoremod at {place}; found: {error}. Run ./dev build, or set "
-            "SCOREMOD_JAX_LIBRARY to the file"
+            f"expected {FILE_NAME} of this version of scoremod at {place}; found: {error}. Run ./dev build, or set SCOREMOD_JAX_LIBRARY to the file"
         ) from None
     return handlers
 

@@ -1,8 +1,8 @@
-"""Arrays of eight bits: query, key and value as float8_e4m3fn or float8_e5m2, each with the factor that makes it the numbers that it stands for.
+"""FP8 arrays: query, key and value as float8_e4m3fn or float8_e5m2, each with a descale factor: value = stored * descale.
 
-The factors are arrays of the call after its operands and keys of dropout, in the order of docs/problem.md: descale_q, descale_k, descale_v, and
-scale_o where the output is of eight bits, too. Whoever differentiates takes them for constants. After them are those of the gradients, of which
-the problem knows nothing: its backward writes the gradients of the numbers in bfloat16, and reads that of o so.
+The factors are arrays of the call after its operands and dropout keys: descale_q, descale_k, descale_v, and scale_o with an FP8 output, as in
+docs/problem.md. Derivatives take them for constants. The factors of the gradients come last, and the problem has none of them: its backward
+reads and writes gradients of the descaled values, in bfloat16.
 """
 
 import numbers
@@ -23,13 +23,14 @@ def is_float8(array):
 
 
 def output_dtype(call, q):
-    """That of the output of a call with this query."""
+    """The dtype of the output of a call with this query."""
     return q.dtype if call.dtype_o is None else next(dtype for dtype, name in _OUTPUTS.items() if name == call.dtype_o)
 
 
 def checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return_amax_o):
-    """(factors, name of the output's dtype): what a call of these arguments has of them, those of gradients last; ([], None) where query isn't of
-    eight bits. gradient_scales: GRADIENT_FACTORS by name."""
+    """(factors, name of the output's dtype) of a call's arguments, the gradients' factors last; ([], None) where query isn't FP8.
+
+    gradient_scales: GRADIENT_FACTORS by name."""
     given = {**descales, "scale_o": scale_o, **gradient_scales, "out_dtype": out_dtype, "return_amax_o": return_amax_o or None}
     if not is_float8(query):
         for name, value in given.items():
@@ -46,11 +47,11 @@ def checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return
         raise InvalidArgumentError(f"out_dtype: expected one of {', '.join(map(str, _OUTPUTS))}, found {out_dtype!r}")
     if (out in FLOAT8) != (scale_o is not None):
         found = "none" if scale_o is None else "one"
-        raise InvalidArgumentError(f"scale_o: expected one with an out_dtype of eight bits, and with no other; found {found} and {out}")
+        raise InvalidArgumentError(f"scale_o: expected one with an FP8 out_dtype and none with another, found {found} with {out}")
     if gradient_scales["descale_d_o"] is not None and out not in FLOAT8:
-        raise InvalidArgumentError(f"descale_d_o: expected one with an out_dtype of eight bits alone, found one and {out}")
+        raise InvalidArgumentError(f"descale_d_o: expected none unless out_dtype is FP8, found one with {out}; leave it out")
     factors = {name: 1.0 if value is None else value for name, value in {**descales, "scale_o": scale_o}.items()}
-    # The derivatives of what the arrays hold.
+    # By default the gradients are derivatives by the stored numbers.
     of_gradients = zip(gradient_scales.items(), factors.values(), strict=True)
     factors |= {name: default if value is None else value for (name, value), default in of_gradients}
     if out not in FLOAT8:
@@ -82,13 +83,12 @@ def split_gradient_factors(call, operands):
 
 
 def gradient_of_numbers(call, d_o):
-    """d_o, of an output of eight bits, as the backward takes it. What it has yet to be multiplied by is descale_d_o, which every gradient is
-    proportional to."""
+    """d_o of an FP8 output as the backward reads it. Its descale_d_o is applied to the gradients instead, which are proportional to it."""
     return d_o.astype(jnp.bfloat16) if call.dtype_o in FLOAT8.values() else d_o
 
 
 def gradients_of_arrays(call, arrays, gradients, operand_gradients, factors):
-    """What the backward gives, as query's, key's and value's gradients, each in its array's dtype, and those of operands."""
+    """The gradients of query, key and value, each in its array's dtype, and of operands, from those that the backward computed."""
     upstream = factors["descale_d_o"] if call.dtype_o in FLOAT8.values() else jnp.float32(1)
     scaled = [x.astype(jnp.float32) * (upstream * factors[name]) for x, name in zip(gradients, GRADIENT_FACTORS)]
     operand_gradients = [(x.astype(jnp.float32) * upstream).astype(x.dtype) for x in operand_gradients]
@@ -96,7 +96,7 @@ def gradients_of_arrays(call, arrays, gradients, operand_gradients, factors):
 
 
 def _saturated(x, dtype):
-    """NaN stays."""
+    """x in a dtype, saturated at its largest number; NaN stays."""
     largest = float(jnp.finfo(dtype).max)
     return jnp.clip(x, -largest, largest).astype(dtype)
 
@@ -104,6 +104,6 @@ def _saturated(x, dtype):
 def refuse_lse_gradient(call):
     if call.dtype_o in FLOAT8.values():
         raise UnsupportedError(
-            "return_lse: expected no derivative of the LSE beside an output of eight bits, which it would be brought in through; found one asked "
-            "for. Take an out_dtype of 16 bits or more"
+            "return_lse: cannot differentiate the LSE of a call with an FP8 output: expected an out_dtype of 16 bits or more for it, found "
+            f"{call.dtype_o}. Set out_dtype=jnp.bfloat16, or don't differentiate the LSE"
         )

@@ -15,7 +15,7 @@ _TABLE_REMEDY = "use jax.lax.map, or index it before the attention"
 
 def batch_forward(primitive, arguments, dims, *, call, with_lse, wanted):
     if call.amax_o:
-        raise UnsupportedError("return_amax_o: expected no jax.vmap, whose calls are made one with one largest magnitude; found one. Use jax.lax.map")
+        raise UnsupportedError("return_amax_o: expected no jax.vmap, found one: its calls become one, with one largest magnitude. Use jax.lax.map")
     if call.sink and dims[3 + _sink_at(call)] is not None:
         return _one_by_one(primitive, arguments, dims, call=call, with_lse=with_lse, wanted=wanted)
     if _count(arguments, dims) == 0:
@@ -130,7 +130,7 @@ class _Fold:
         return [self._operand(*each) for each in zip(decls, arrays, dims, mapped)] + bound
 
     def _bound(self, name, array, dim):
-        """What is bound after the operands: all but a sink and factors has a row for each batch."""
+        """An argument after the operands, for the folded batch. All but a sink and FP8 factors have a row for each batch."""
         if name in FACTORS and dim is not None:
             raise UnsupportedError("descale_q, descale_k, descale_v, scale_o: expected the same in all calls of a jax.vmap, found mapped ones. Use jax.lax.map")
         if name == "sink" or name in FACTORS:

@@ -1,11 +1,15 @@
 """fused_attention: the score function as a callback that builds on a graph."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.extend import core
+from jax.typing import ArrayLike
 
 from scoremod.errors import InvalidArgumentError, WrongTypeError
 from scoremod.jax.api import flex_attention
@@ -18,42 +22,64 @@ from scoremod.jax.layout_hint import warn_of_heads_before_positions
 from scoremod.jax.linear_rules import is_multiple_of_first
 from scoremod.jax.open_sizes import comparable
 from scoremod.program import AXES
+from scoremod.signatures import Layout, Modifier
 from scoremod.sizes import sizes_of
 
 
 def fused_attention(
-    query,
-    key,
-    value,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
     *,
-    score_mod=None,
-    score_mod_bprop=None,
-    score_mod_tensors=None,
-    score_mod_bprop_tensors=None,
-    trust_bprop=False,
-    layout=None,
-    **options,
-):
-    """flex_attention for those who write score_mod(graph, score, tensors) -> tensor, as cuDNN's callbacks are written.
+    score_mod: Modifier | None = None,
+    score_mod_bprop: Modifier | None = None,
+    score_mod_tensors: Mapping[str, ArrayLike] | None = None,
+    score_mod_bprop_tensors: Mapping[str, ArrayLike] | None = None,
+    trust_bprop: bool = False,
+    layout: Layout | None = None,
+    **options: Any,
+) -> Any:
+    """flex_attention with a callback that builds on a graph, as cuDNN's callbacks do.
 
-    graph: scoremod.jax.graph.Graph, with the methods of cudnn-frontend's graph. score was multiplied by the scale.
-    score_mod_tensors: name -> array that broadcasts against [batch, heads, seq_q, seq_kv], or a number. Callbacks get them as tensors
-        of the graph, under their names. Gradients flow to the arrays.
-    score_mod_bprop(graph, dscore, tensors) -> tensor: the derivative, with score_mod_bprop_tensors. It isn't needed: the backward pass is
-        derived from score_mod. If given, it is compared with the derived one at random scores, and one that differs is refused; unless
-        a tensor of it is traced by JAX and no tensor of score_mod, for then nobody knows what it holds.
-        It is called after score_mod on the same graph, so it may use tensors that score_mod made.
-    trust_bprop: takes score_mod_bprop for the derivative by the score whatever score_mod computes, as for a straight-through gradient. One that is
-        no multiple of dscore, such as one that clips it, runs on backend="xla" alone. Gradients of the tensors are derived from score_mod as without.
-    options: flex_attention's scale, return_lse, deterministic, dropout, backends and so on.
+    Parameters
+    ----------
+    query, key, value, layout
+        flex_attention's.
+    score_mod : function, optional
+        score_mod(graph, score, tensors) returns a tensor of the graph. graph is a scoremod.jax.graph.Graph, with the methods of cudnn-frontend's
+        graph. score was multiplied by the scale.
+    score_mod_bprop : function, optional
+        score_mod_bprop(graph, dscore, tensors) returns the derivative. It isn't needed: the backward pass is derived from score_mod. It is called
+        after score_mod on the same graph, so it may use tensors that score_mod made. It is compared with the derived one at random scores, and
+        refused if it differs. Tensors of it that JAX traces, where none of score_mod's is traced, can't be compared.
+    score_mod_tensors : dict of str to array, optional
+        Arrays that broadcast against [batch, heads, seq_q, seq_kv], or numbers. score_mod gets them as tensors of the graph, under their names.
+        Gradients flow to the arrays.
+    score_mod_bprop_tensors : dict of str to array, optional
+        Likewise score_mod_bprop's.
+    trust_bprop : bool
+        Takes score_mod_bprop for the derivative by the score whatever score_mod computes, as for a straight-through gradient. One that is no
+        multiple of dscore, such as one that clips it, runs on backend="xla" alone. Gradients of the tensors are derived from score_mod as without.
+    options
+        flex_attention's scale, return_lse, deterministic, dropout, backends and so on.
+
+    Returns
+    -------
+    array or tuple of arrays
+        flex_attention's.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For arguments that don't fit, and for a score_mod_bprop that isn't score_mod's derivative.
+    UnsupportedError
+        For a callback that can't be expressed, and for calls that no backend can run.
     """
     query, key, value = arrays_of(query, key, value)
     if layout is None:
         layout = "BSHD"
         warn_of_heads_before_positions(query, key, 2)
-    modifier = graph_modifier(
-        sizes_of(layout, query, key, value), score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop
-    )
+    modifier = graph_modifier(sizes_of(layout, query, key, value), score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop)
     return flex_attention(query, key, value, modifier, layout=layout, **options)
 
 

@@ -1,48 +1,84 @@
 """fused_attn: TransformerEngine's function of that name, with its arguments in their order."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from types import SimpleNamespace
+from typing import Any, Literal
+
+import jax
+from jax.typing import ArrayLike
 
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.module_attention import module_attention
+from scoremod.jax.named_masks import SequenceDescriptor
 from scoremod.jax.other_fields import check_always, layout_of, text_of
+from scoremod.signatures import Backends, Modifier, NewSizes
 
 
 def fused_attn(
-    qkv,
-    bias,
-    sequence_descriptor,
-    seed,
-    attn_bias_type,
-    attn_mask_type,
-    qkv_layout,
-    softmax_type,
-    scaling_factor,
-    dropout_probability,
-    is_training,
-    max_segments_per_seq=1,
-    window_size=None,
-    context_parallel_strategy="DEFAULT",
-    context_parallel_causal_load_balanced=False,
-    context_parallel_axis="",
-    context_checkpoint_name="context",
-    softmax_offset=None,
-    stripe_size=None,
-    score_mod=None,
-    score_mod_bprop=None,
-    score_mod_tensors=None,
-    score_mod_bprop_tensors=None,
+    qkv: tuple[ArrayLike, ...],
+    bias: ArrayLike | None,
+    sequence_descriptor: SequenceDescriptor | None,
+    seed: jax.Array | None,
+    attn_bias_type: Any,
+    attn_mask_type: Any,
+    qkv_layout: Any,
+    softmax_type: Any,
+    scaling_factor: ArrayLike | None,
+    dropout_probability: float,
+    is_training: bool,
+    max_segments_per_seq: int = 1,
+    window_size: tuple[int, int] | None = None,
+    context_parallel_strategy: Any = "DEFAULT",
+    context_parallel_causal_load_balanced: bool = False,
+    context_parallel_axis: str = "",
+    context_checkpoint_name: str = "context",
+    softmax_offset: jax.Array | None = None,
+    stripe_size: int | None = None,
+    score_mod: Modifier | None = None,
+    score_mod_bprop: Modifier | None = None,
+    score_mod_tensors: Mapping[str, ArrayLike] | None = None,
+    score_mod_bprop_tensors: Mapping[str, ArrayLike] | None = None,
     *,
-    mask_mod=None,
-    trust_bprop=False,
-    deterministic=False,
-    backend=None,
-    backends=None,
-    new_sizes=None,
-    fallback=None,
-):
-    """qkv: a tuple of one, two or three arrays, packed as qkv_layout says. Types are members of TransformerEngine's enumerations or their names; seed is a
-    key of jax.random. score_mod is a callback that builds on a graph where score_mod_tensors are given, which may be empty; else a plain function, beside
-    mask_mod. Arguments that ask for what is elsewhere here raise InvalidArgumentError that says where."""
+    mask_mod: Modifier | None = None,
+    trust_bprop: bool = False,
+    deterministic: bool = False,
+    backend: str | None = None,
+    backends: Backends = None,
+    new_sizes: NewSizes = None,
+    fallback: Literal["xla"] | None = None,
+) -> jax.Array:
+    """TransformerEngine's fused_attn.
+
+    Parameters
+    ----------
+    qkv : tuple of one, two or three arrays
+        Packed as qkv_layout says.
+    bias, sequence_descriptor, window_size, scaling_factor, dropout_probability, softmax_offset
+        The fields of scoremod.jax.linen.DotProductAttention.
+    seed : key of jax.random, optional
+        It decides what is dropped in training.
+    attn_bias_type, attn_mask_type, qkv_layout, softmax_type
+        Members of TransformerEngine's enumerations, or their names.
+    score_mod : function, optional
+        With score_mod_tensors, which may be empty, a callback that builds on a graph: fused_attention's. Else a plain function: flex_attention's.
+    score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop
+        fused_attention's.
+    mask_mod, deterministic, backend, backends, new_sizes, fallback
+        flex_attention's.
+
+    Returns
+    -------
+    array
+        The output, in the layout of query.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For arguments that don't fit. Other arguments of TransformerEngine's function are refused but for their defaults, and the error says what
+        takes their place.
+    """
     always = {
         "max_segments_per_seq": max_segments_per_seq,
         "context_parallel_strategy": context_parallel_strategy,

@@ -20,12 +20,10 @@ _KINDS = {"FLOAT": np.float32, "FLOAT32": np.float32, "INT32": np.int32, "BOOLEA
 
 
 def _kind(what, data_type):
-    """What a data type of cuDNN, or its name, is here."""
+    """The NumPy dtype of a data type of cuDNN, or of its name."""
     name = str(getattr(data_type, "name", data_type)).rpartition(".")[2].upper()
     if name not in _KINDS:
-        raise InvalidArgumentError(
-            f"{what}: expected FLOAT, INT32 or BOOLEAN, in which elements of a score are computed, found {data_type!r}; leave it out"
-        )
+        raise InvalidArgumentError(f"{what}: expected FLOAT, INT32 or BOOLEAN, in which elements of a score are computed, found {data_type!r}; leave it out")
     return np.dtype(_KINDS[name])
 
 
@@ -41,9 +39,7 @@ class Tensor:
         if kind == np.float32 and found in (np.int32, np.bool_):
             self.value = self.value.astype(np.float32)
         elif kind != found and not (kind == np.float32 and jnp.issubdtype(found, jnp.floating)):
-            raise InvalidArgumentError(
-                f"set_data_type: expected {found}, which the operation gives, or FLOAT, found {data_type!r}; compare or select instead"
-            )
+            raise InvalidArgumentError(f"set_data_type: expected {found}, which the operation gives, or FLOAT, found {data_type!r}; compare or select instead")
         return self
 
     def _chain(self, *_, **__):
@@ -153,8 +149,8 @@ _WITH_BACKWARD = ("relu", "leaky_relu", "tanh", "sigmoid", "elu", "gelu", "gelu_
 
 
 class Graph:
-    """What a callback builds on. Arguments are tensors of the graph, or numbers. Every method also takes a name, which means nothing here, and
-    compute_data_type, which may be FLOAT, or that of the arguments or of the result."""
+    """The graph that a callback builds on. Arguments are tensors of it, or numbers. Every method also takes a name, which is ignored, and
+    compute_data_type: FLOAT, or the type of the arguments or of the result."""
 
     def __init__(self, indices):
         self._indices = indices
@@ -206,7 +202,9 @@ def _add_method(name, arguments, function, options=()):
         except TypeError:
             found = ", ".join(f"{each} of {jnp.asarray(value).dtype}" for each, value in zip(arguments, values))
             expected = "truth values" if name.startswith("logical") else "numbers of one type"
-            raise WrongTypeError(f"graph.{name}: expected {expected}, found {found}; binary_select makes numbers of truth values, a comparison the other way") from None
+            raise WrongTypeError(
+                f"graph.{name}: expected {expected}, found {found}; binary_select makes numbers of truth values, a comparison the other way"
+            ) from None
         _check_compute_type(name, given.get("compute_data_type"), tensors, result)
         return result
 
@@ -214,7 +212,7 @@ def _add_method(name, arguments, function, options=()):
     setattr(Graph, name, method)
 
 
-# Of activations whose JAX's isn't made of a score program's operations.
+# Derivatives of activations whose JAX derivative has operations that a score program lacks.
 _DERIVATIVES = {"gelu": _gelu_derivative}
 
 

@@ -42,7 +42,7 @@ def element(array, indices):
 
 
 def call_back(callback, name, score, elements, indices, graph=None):
-    """What a callback makes of a score; elements: name -> number."""
+    """The Tensor that a callback makes of a score. elements: name -> number."""
     tensors = _Tensors(name, {each: Tensor(value) for each, value in elements.items()})
     result = callback(graph or Graph(indices), Tensor(score), tensors)
     if not isinstance(result, Tensor):

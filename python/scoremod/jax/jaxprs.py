@@ -27,8 +27,9 @@ def inner_jaxprs(equation):
 
 
 def meaning_of(jaxpr):
-    """What is equal for two jaxprs only where they compute the same of the same arguments: their text and the arrays that they capture. None where
-    text doesn't say all, such as of a call of Python, and where an array is traced."""
+    """The text of a jaxpr and the arrays that it captures. Jaxprs with equal ones compute the same of the same arguments.
+
+    None where the text leaves something out, such as a Python callback, and where an array is traced."""
     jaxpr = closed(jaxpr)
     if not _is_said_by_text(jaxpr):
         return None

@@ -6,12 +6,12 @@ import jax
 
 
 def warn_of_kept_programs(platform, stacklevel):
-    """Warns where a program that passes arrays around in a loop, as a ring of more than two shards does, may be loaded from JAX's compilation cache
-    instead of compiled, on a CPU.
+    """Warns of programs that JAX's compilation cache may break on a CPU: those that pass arrays around in a loop, as a ring of more than two
+    shards does.
 
-    XLA runs the collectives of a CPU program in one order, the same on all devices. In a program that it has loaded, those of a loop are not in that
-    order with the others: arrays of two collectives are mixed up, or the process ends ("Unexpected number of participants"). Seen with jaxlib 0.10.2
-    and no scoremod in the program: tools/loaded_collectives.py."""
+    XLA gives the collectives of a CPU program one order on all devices. In a cached program the order of those in a loop is lost. Then arrays
+    of two collectives are mixed up, or the process ends ("Unexpected number of participants"). Seen with jaxlib 0.10.2 in a program
+    without scoremod: tools/loaded_collectives.py."""
     if platform == "cpu" and jax.config.jax_compilation_cache_dir and jax.config.jax_enable_compilation_cache:
         warnings.warn(
             "XLA may give wrong numbers where it loads this program, of several shards on a CPU, from JAX's compilation cache "

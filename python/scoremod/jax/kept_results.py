@@ -1,4 +1,4 @@
-"""What a forward pass keeps for the backward pass, by the names that policies of jax.checkpoint know it by."""
+"""The results that a forward pass keeps for the backward pass, by the names that policies of jax.checkpoint know."""
 
 from jax.ad_checkpoint import checkpoint_name
 

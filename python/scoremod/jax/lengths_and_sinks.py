@@ -42,9 +42,7 @@ def _checked(given, most, batch):
         return None
     array = array_of("lengths", given, _lengths_of(batch))
     if array.shape != (batch,) or not jnp.issubdtype(array.dtype, jnp.integer):
-        raise InvalidArgumentError(
-            f"lengths: expected {_lengths_of(batch)}; found {array.dtype} of shape {array.shape}"
-        )
+        raise InvalidArgumentError(f"lengths: expected {_lengths_of(batch)}; found {array.dtype} of shape {array.shape}")
     known = host_numbers(given)  # of more bits than the array may have
     if known is not None and batch:
         most = np.broadcast_to(np.iinfo(np.int32).max if most is None else most, (batch,))

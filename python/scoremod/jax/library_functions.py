@@ -1,5 +1,5 @@
-"""Functions of JAX that a score program says better than what they are made of: with one op, or so that the derivative derived from the
-program is the one that JAX has for the function, also where what it is made of has another."""
+"""Functions of JAX that a score program expresses better than their own jaxpr does: with one op, or with the derivative that JAX defines for
+the function."""
 
 import functools
 import itertools
@@ -111,8 +111,7 @@ def _sinc(builder, params, x):
 
 _FLOATS = [("f32", "f32")]
 _SOME_FLOAT = [("f32", "f32"), ("f32", "i32"), ("i32", "f32")]
-# Function, the types of its arguments, rule. They are recognised by what they trace to and by whose derivative rule they have, not by name,
-# so a user's own function of the same name is not taken for one.
+# Each row has a function, its arguments' types and its rule. A function is recognised by its jaxpr and its derivative rule, not by its name.
 _LIBRARY = (
     (jnp.floor_divide, [("i32", "i32")], _op("floor_div")),
     (jnp.remainder, [("i32", "i32")], _op("mod")),
@@ -131,7 +130,7 @@ _DTYPES = {type: dtype for dtype, type in PROGRAM_TYPES.items()}
 
 
 def _identity(equation):
-    """What makes two calls of JAX's functions equal: the primitive and the traced body."""
+    """The key by which calls of JAX's functions are equal: the primitive and the traced body."""
     jaxpr = called_jaxpr(equation)
     return equation.primitive.name, None if jaxpr is None else str(without_casts(jaxpr))
 

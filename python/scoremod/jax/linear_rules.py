@@ -23,7 +23,7 @@ def is_multiple_of_first(jaxpr):
 
 
 def _inside(jaxpr, arguments):
-    """What each result is; None where one is neither a constant nor a multiple for certain."""
+    """The kind of each result (_ZERO, _CONSTANT or _MULTIPLE); None where one of them is unknown."""
     known = dict(zip(jaxpr.jaxpr.invars, arguments, strict=True))
     known.update((variable, _CONSTANT) for variable in jaxpr.jaxpr.constvars)
 
@@ -54,7 +54,7 @@ def _equation(equation, given):
 
 
 def _joined(branches):
-    """What results are of which it is not known from which branch they come."""
+    """The kinds of a conditional's results, of which any branch may be taken; None where branches disagree."""
     results = []
     for cases in zip(*branches):
         if _MULTIPLE in cases and _CONSTANT in cases:

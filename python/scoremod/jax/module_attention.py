@@ -86,8 +86,8 @@ def _sink(softmax_type, sink_of, heads):
 def refuse_deterministic(value):
     if value is not None:
         raise InvalidArgumentError(
-            f"deterministic: expected no such field, found {value!r}: whether dropout is off is said at each call. For gradients that are the same "
-            "bits each time, which it once asked for here, set deterministic_gradients"
+            f"deterministic: expected no such field, found {value!r}. To turn dropout off, give deterministic=True at each call; for gradients with "
+            "the same bits each time, set deterministic_gradients"
         )
 
 

@@ -1,8 +1,11 @@
 """Masks, windows and biases by the names that Flax's attention modules take, as score functions: they run on every backend, and beside any score_mod."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from scoremod.errors import InvalidArgumentError
 
@@ -11,24 +14,26 @@ BIAS_TYPES = ("no_bias", "pre_scale_bias", "post_scale_bias")
 
 
 class SequenceDescriptor(NamedTuple):
-    """Where the sequences of a batch are: how many of the positions each has, or which sequence of several each position belongs to.
+    """The sequences of a batch: how many of the positions each has, or which of several sequences each position belongs to.
 
     lengths: (of queries, of keys), integer arrays [batch].
     segment_ids: (of queries, of keys), integer arrays [batch, seq]; a position of id 0 belongs to none.
     segment_positions: likewise the positions within the sequences; without them those in the array, which are right for a causal mask where
         queries and keys are in the same places."""
 
-    lengths: tuple | None = None
-    segment_ids: tuple | None = None
-    segment_positions: tuple | None = None
+    lengths: tuple[ArrayLike, ArrayLike] | None = None
+    segment_ids: tuple[ArrayLike, ArrayLike] | None = None
+    segment_positions: tuple[ArrayLike, ArrayLike] | None = None
 
     @classmethod
-    def from_seqlens(cls, lengths):
+    def from_seqlens(cls, lengths: ArrayLike | tuple[ArrayLike, ArrayLike]) -> SequenceDescriptor:
         """lengths: of queries and keys alike, or a pair."""
         return cls(lengths=_pair(lengths))
 
     @classmethod
-    def from_segment_ids_and_pos(cls, segment_ids, segment_positions=None):
+    def from_segment_ids_and_pos(
+        cls, segment_ids: ArrayLike | tuple[ArrayLike, ArrayLike], segment_positions: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None
+    ) -> SequenceDescriptor:
         """Arrays for queries and keys alike, or pairs of them."""
         return cls(segment_ids=_pair(segment_ids), segment_positions=None if segment_positions is None else _pair(segment_positions))
 
@@ -44,7 +49,7 @@ class _MaskType(NamedTuple):
 
 
 def parsed_mask_type(name):
-    """What a name asks for: "no_mask", or "padding", "causal" and "bottom_right" in any order with "_" between them."""
+    """The parts of a mask type's name: "no_mask", or "padding", "causal" and "bottom_right" in any order with "_" between them."""
     rest, found = f"_{name}_", []
     for part in _PARTS:
         if f"_{part}_" in rest:
@@ -52,8 +57,7 @@ def parsed_mask_type(name):
             found.append(part)
     if name != "no_mask" and (rest != "_" or not found or found == ["bottom_right"] or found == ["padding", "bottom_right"]):
         raise InvalidArgumentError(
-            f'attn_mask_type: expected "no_mask", "padding", "causal", "causal_bottom_right", "padding_causal" or "padding_causal_bottom_right", '
-            f"found {name!r}"
+            f'attn_mask_type: expected "no_mask", "padding", "causal", "causal_bottom_right", "padding_causal" or "padding_causal_bottom_right", found {name!r}'
         )
     return _MaskType(*(part in found for part in _PARTS))
 
@@ -85,9 +89,11 @@ def named_mask(mask_type, window, descriptor, seq_q, seq_kv):
             f"attn_mask_type: expected a type with padding beside a sequence_descriptor, found {mask_type!r}; add padding to it, or leave the descriptor out"
         )
     if positions is not None and ids is None:
-        raise InvalidArgumentError("sequence_descriptor: expected segment_ids beside segment_positions, found none")
+        raise InvalidArgumentError(
+            "sequence_descriptor: expected segment_ids beside segment_positions, found none; give SequenceDescriptor.from_segment_ids_and_pos(ids, positions)"
+        )
     if bottom_right and ids is not None:
-        raise InvalidArgumentError(f"attn_mask_type: expected no alignment at the end beside segment ids, found {mask_type!r}")
+        raise InvalidArgumentError(f"attn_mask_type: expected a type without bottom_right beside segment ids, found {mask_type!r}")
     ids, positions, sizes = _arrays("segment_ids", ids), _arrays("segment_positions", positions), _arrays("lengths", lengths)
     if left is None and right is None and ids is None:
         return None, lengths
@@ -131,7 +137,7 @@ def biased(score_mod, bias, bias_type, scale):
         return score_mod
     bias = jnp.asarray(bias)
     if bias.ndim != 4:
-        raise InvalidArgumentError(f"bias: expected 4 dimensions [batch, heads, seq_q, seq_kv], of which sizes of 1 repeat, found shape {bias.shape}")
+        raise InvalidArgumentError(f"bias: expected 4 dimensions [batch, heads, seq_q, seq_kv], where sizes of 1 broadcast, found shape {bias.shape}")
     factor = scale if bias_type == "pre_scale_bias" else 1.0
 
     def score(score, *indices):

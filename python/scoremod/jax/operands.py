@@ -37,9 +37,10 @@ def operand_array(array):
 
 
 class ArrayView(NamedTuple):
-    """What is left of a uniform array after indexing: indices[d] is the node that indexes dimension d of `base`, or None; dims[i] is the
-    dimension of base that dimension i of the view runs along, or None for one of size 1; guards are (condition, fill) nodes: the
-    value is fill where the condition is false."""
+    """A uniform array after indexing.
+
+    indices[d] is the node that indexes dimension d of `base`, or None. dims[i] is the dimension of base that the view's dimension i runs
+    along, or None for one of size 1. guards are (condition, fill) nodes: the value is fill where the condition is false."""
 
     base: object
     indices: tuple
@@ -200,7 +201,7 @@ def _within(tracer, node, extent):
 
 
 def _fill_value(fill, dtype):
-    """What XLA's gather gives beyond the ends: NaN, or the smallest signed, the largest unsigned integer, or true."""
+    """The value that XLA's gather gives out of bounds: NaN, the smallest signed or largest unsigned integer, or true."""
     if fill is not None:
         return fill
     if jnp.issubdtype(dtype, jnp.floating):

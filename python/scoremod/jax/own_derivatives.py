@@ -84,7 +84,7 @@ def _by_reverse_mode(function, varied, upstream, *arguments):
 
 
 def _by_forward_mode(function, varied, upstream, *arguments):
-    """The same by the rule's derivative along each of them, `upstream` times its direction."""
+    """The gradients by the rule's derivative along each of the arguments, `upstream` times its direction."""
 
     def direction(at):
         is_float = [jnp.issubdtype(x.dtype, jnp.floating) for x in arguments]

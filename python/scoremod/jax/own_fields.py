@@ -1,6 +1,7 @@
-"""The road of calls whose sequences, pages and sinks are fields of the problem itself, which a backend runs where they lie: nothing is gathered,
-no mask compares the sequences of tokens, and no sink is applied afterwards. Calls that no backend in question takes so go the other road,
-scoremod.jax.api's: tokens as one sequence, gathered keys, and a sink on the output."""
+"""Calls whose sequences, pages and sinks are fields of the problem itself. A backend then reads the tensors in place: nothing is gathered, no
+mask separates sequences, and no sink is applied afterwards.
+
+Calls that no backend takes so run as scoremod.jax.api does it: tokens as one sequence, gathered keys, and a sink applied to the output."""
 
 import functools
 

@@ -105,9 +105,10 @@ def _check_partitioner(mesh):
 
 
 def letters_of(call, tensors, results):
-    """For each array and result a string with a letter for each dimension: B, H (heads of q), K (heads of k and v), S and T (queries and
-    keys), and others for dimensions that are never sharded."""
-    # Tokens of sequences one after the other, and blocks of a pool, are nobody's batches.
+    """For each array and result a string with a letter for each dimension.
+
+    The letters are B, H (query heads), K (KV heads), S (queries) and T (keys), and others for dimensions that are never sharded."""
+    # Tokens of varlen tensors and pages of a KV cache belong to no batch.
     q = call.layout.replace("T", "?") if call.is_ragged else call.layout
     k = (call.layout.replace("B", "?").replace("S", "?") if call.is_paged else q).replace("H", "K").replace("S", "T")
     known = {"q": q, "k": k, "v": k.replace("D", "E"), "o": q.replace("D", "E"), "lse": "?H" if call.is_ragged else "BHS", "amax": ""}
@@ -117,7 +118,7 @@ def letters_of(call, tensors, results):
 
 
 def _bound_letters(call, name):
-    """Of what is bound after the operands: rows of batches, which ragged sequences keep together."""
+    """The letters of an argument after the operands. Batches are its rows, which varlen sequences keep together."""
     if name in FACTORS or name in GRADIENT_FACTORS:
         return ""
     if name == "sink":
@@ -162,7 +163,7 @@ class Shards:
         """axes: for "B" and "H" the axes that divide them, a tuple each."""
         self._call, self._mesh, self._axes = call, mesh, axes
         count = self._count("H")
-        # With fewer key heads than shards, every shard has all of them and reads one.
+        # With fewer KV heads than shards, every shard has all of them and reads one.
         self._reads_one_head = heads_kv % count != 0
         if self._reads_one_head and count % heads_kv != 0:
             self._axes, self._reads_one_head = {**axes, "H": ()}, False
@@ -193,7 +194,7 @@ class Shards:
         return lax.dynamic_slice_in_dim(array, self._head_read(array), 1, self._call.axis("H"))
 
     def _head_read(self, k):
-        """The key head that a shard reads, where it reads one of all of k's."""
+        """The KV head that a shard reads, where it reads one of all of k's."""
         shard = lax.axis_index(self._axes["H"]).astype(jnp.int32)
         return shard * k.shape[self._call.axis("H")] // self._count("H")
 

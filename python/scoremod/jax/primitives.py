@@ -1,4 +1,4 @@
-"""What each of JAX's scalar primitives is in a score program.
+"""The nodes of a score program that each of JAX's scalar primitives becomes.
 
 RULES: primitive name -> rule(builder, params, *args) -> node, or None where these arguments can't be expressed. Every argument is a node
 of type f32, i32 or bool, and the primitive's operands have just those dtypes.
@@ -46,7 +46,7 @@ def _float(name):
 
 
 def _numeric_or_logical(name, logical):
-    """Of numbers the op of this name, of bool the logical one that JAX means by it."""
+    """A rule: the op of this name for numbers, and for bool the logical op that JAX means by it."""
 
     def rule(builder, params, x, y):
         return builder.op(logical if builder.type(x) == "bool" else name, x, y)

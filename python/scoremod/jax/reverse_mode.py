@@ -1,5 +1,5 @@
-"""Arrays of functions that have derivatives in reverse mode only: forward mode raises scoremod's error, with the way out, wherever JAX finds
-out that it is asked for: at the call, while it traces, or when it compiles.
+"""Arrays of functions that have derivatives in reverse mode only. Forward mode raises scoremod's error with the remedy, as soon as JAX asks
+for it: at the call, while it traces, or when it compiles.
 
 For JAX a tangent is first a value of the forward mode, and reverse mode is its transpose. So reverse_mode_only() is the identity on an array,
 and on its tangent an operation whose transpose is the identity and which can't be computed.
@@ -31,7 +31,7 @@ def _jvp(primals, tangents, *, what):
 
 def _refuse(*_, what, **__):
     raise UnsupportedError(
-        f"{what} was to be differentiated in forward mode (jax.jvp, jax.jacfwd, the function that jax.linearize returns, jax.hessian): scoremod "
+        f"cannot differentiate {what} in forward mode (jax.jvp, jax.jacfwd, the function that jax.linearize returns, jax.hessian): scoremod "
         'has derivatives in reverse mode (jax.grad, jax.vjp, jax.jacrev) only; backend="xla" has both'
     )
 

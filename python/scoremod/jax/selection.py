@@ -54,7 +54,7 @@ def platform_of(*arrays):
 
 
 def memory_of(platform):
-    """Where the arrays of a platform lie: "host" or "cuda". Raises UnsupportedError."""
+    """The memory that a platform's arrays are in: "host" or "cuda". Raises UnsupportedError."""
     if platform not in _MEMORIES:
         raise UnsupportedError(f'expected one of the platforms {", ".join(_MEMORIES)}, found {platform!r}; backend="xla" runs everywhere')
     return _MEMORIES[platform]

@@ -1,5 +1,5 @@
-"""Sequences that lie one after the other, and keys in blocks of a pool: as what a problem's own fields say of them (Sequences.place, Pages.place),
-and brought to the tensors that attention without them takes, which run on every backend."""
+"""Varlen sequences and paged KV caches. They are fields of a problem (Sequences.place, Pages.place), or are brought to dense tensors, which
+attention on every backend takes."""
 
 import copy
 import functools
@@ -25,7 +25,7 @@ class Sequences:
             if array.ndim != 3:
                 raise InvalidArgumentError(f"{name}: expected 3 dimensions (tokens, heads, dim) with q_offsets, found shape {array.shape}")
         if q_offsets is None:
-            raise InvalidArgumentError("kv_offsets: expected q_offsets beside them, found none; give those of the queries")
+            raise InvalidArgumentError("kv_offsets: expected q_offsets beside them, found none; give the queries' offsets")
         kv_offsets = q_offsets if kv_offsets is None else kv_offsets
         tokens = query.shape[0], key.shape[0]
         longest = max_length if isinstance(max_length, (tuple, list)) else (max_length, max_length)
@@ -41,12 +41,10 @@ class Sequences:
         self.batch = q_offsets.shape[0] - 1
         self._tokens = tokens
         # Tokens before the first and after the last sequence are sequences of their own, which have no keys or no queries.
-        self._outside = [
-            0 if _covers(offsets, count) else -(-count // longest) for offsets, count, longest in zip(self._offsets, tokens, self._longest)
-        ]
+        self._outside = [0 if _covers(offsets, count) else -(-count // longest) for offsets, count, longest in zip(self._offsets, tokens, self._longest)]
 
     def of(self, key, value):
-        """The same of other arrays of such keys and values."""
+        """The sequences of other keys and values of these lengths."""
         return self
 
     def most(self):
@@ -67,14 +65,12 @@ class Sequences:
         return [self._with_outside(number) for number in (0, 1)]
 
     def numbers(self):
-        """Of each of the problem's sequences, what the functions see as b."""
+        """The number that the functions see as b, of each of the problem's sequences."""
         return jnp.arange(self.place().sequences, dtype=jnp.int32) - self.first
 
     def tokens_places(self):
         """((number of the sequence, position in it) of each query token, the same of each key token)."""
-        return [
-            (sequence, jnp.arange(count, dtype=jnp.int32) - first) for (sequence, first), count in zip(self._sequences, self._tokens)
-        ]
+        return [(sequence, jnp.arange(count, dtype=jnp.int32) - first) for (sequence, first), count in zip(self._sequences, self._tokens)]
 
     def _with_outside(self, number):
         """Offsets that begin at 0 and end at the tokens."""
@@ -90,8 +86,8 @@ class Sequences:
 
     @functools.cached_property
     def _sequences(self):
-        """Of each query token and each key token, the number of its sequence and the sequence's first token. What is in no sequence is in none of
-        the other's either."""
+        """The number of its sequence and the sequence's first token, for each query token and each key token. Tokens outside of all sequences
+        have numbers that match no token of the other side."""
         return [_sequences(*each) for each in zip(self._offsets, self._tokens, (-1, -2))]
 
     def score_mod(self, function):
@@ -144,7 +140,7 @@ def _checked(name, offsets, tokens, longest):
     if known is None:
         return array  # its values are not known here
     if known[0] < 0 or known[-1] > tokens or (np.diff(known) < 0).any():
-        raise InvalidArgumentError(f"{name}: expected numbers from 0 to {tokens}, the tokens, that do not descend; found {known}")
+        raise InvalidArgumentError(f"{name}: expected numbers from 0 to {tokens}, the number of tokens, that do not descend; found {known}")
     if np.diff(known).max() > longest:
         raise InvalidArgumentError(f"max_length: expected at least the {np.diff(known).max()} tokens of the longest sequence of {name}, found {longest}")
     return array
@@ -159,12 +155,13 @@ def _sequences(offsets, tokens, none):
 
 
 class Pages:
-    """Key and value of `batch` sequences in blocks of a pool, and what says which. page_table: an integer array [batch, blocks of a sequence], or
-    a pair of them."""
+    """Key and value of `batch` sequences in a paged KV cache, and their page tables.
+
+    page_table: an integer array [batch, blocks of a sequence], or a pair of them."""
 
     def __init__(self, key, value, page_table, lengths, layout, batch):
         if lengths is None or (isinstance(lengths, (tuple, list)) and lengths[1] is None):
-            raise InvalidArgumentError("page_table: expected lengths of the keys beside it, found none; give lengths=, of each batch")
+            raise InvalidArgumentError("page_table: expected lengths of the keys beside it, found none; give lengths=")
         given = lengths[1] if isinstance(lengths, (tuple, list)) else lengths
         self.batch = batch
         tables = page_table if isinstance(page_table, (tuple, list)) else (page_table, page_table)
@@ -185,7 +182,7 @@ class Pages:
         return pool.shape[self._layout.index("B")]
 
     def of(self, key, value):
-        """The same of other arrays of such keys and values."""
+        """These pages with another cache's keys and values."""
         other = copy.copy(self)
         other._pools = (key, value)
         return other
@@ -236,13 +233,13 @@ def _checked_table(array, table, layout, batch):
         )
     if array.ndim != 4 or sorted(layout) != sorted("BSHD"):
         raise InvalidArgumentError(
-            f"page_table: expected key and value [blocks, block size, heads, dim] in the order of a layout as {layout!r} has it, found shape {array.shape}"
+            f"page_table: expected key and value [blocks, block size, heads, dim] in the order of a layout such as {layout!r}, found shape {array.shape}"
         )
     return table
 
 
 def gathered(array, table, lengths, layout):
-    """The keys, or values, of each sequence from blocks of a pool; 0 from its length on."""
+    """The keys, or values, of each sequence, gathered from a paged KV cache; 0 from its length on."""
     order = [layout.index(letter) for letter in "BSHD"]
     # Beyond gathered_lengths() a table may hold anything.
     blocks = jnp.take(jnp.transpose(array, order), table, axis=0, mode="clip")

@@ -1,5 +1,6 @@
-"""What JAX writes into a function inside jax.shard_map: a cast of each array that all shards share, where it meets one that differs from shard to
-shard (check_vma). On one shard a cast does nothing, and JAX runs none outside of jax.shard_map."""
+"""Casts that JAX writes into a function inside jax.shard_map, where an array that all shards share meets one that differs by shard (check_vma).
+
+On one shard a cast does nothing, and JAX runs none outside of jax.shard_map."""
 
 import jax
 from jax.extend import core

@@ -30,13 +30,13 @@ _SCORE = jax.ShapeDtypeStruct((), jnp.float32)
 
 _SEQUENCES = ("q_idx", "kv_idx")
 
-# What the two functions take and return.
+# The arguments and the result of the two functions.
 _SIGNATURES = {
     "score_mod": ([_SCORE, *[_INDEX] * 4], np.dtype(np.float32), "the modified score as float32"),
     "mask_mod": ([_INDEX] * 4, np.dtype(np.bool_), "whether the key is kept as bool"),
 }
 
-# What JAX raises where Python or NumPy asks a tracer for its value.
+# The errors that JAX raises where Python or NumPy asks a tracer for its value.
 _NEEDS_VALUES = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError)
 
 
@@ -180,7 +180,7 @@ class Tracer:
         return value.node
 
     def values_inside(self, jaxpr, arguments, where):
-        """The same of what nobody differentiates: rules of derivatives in it mean nothing."""
+        """run_inside() for a jaxpr that nobody differentiates, so that its rules of derivatives are ignored."""
         before, self._only_values = self._only_values, True
         try:
             return self.run_inside(jaxpr, arguments, where)
@@ -323,7 +323,7 @@ class Tracer:
     def _refuse(self, equation, where, why):
         raise UnsupportedError(
             f"{self._name}: '{equation.primitive.name}' at {where} {why}. Write it with the scalar operations of docs/jax.md, or "
-            "run the function on XLA with backend=\"xla\""
+            'run the function on XLA with backend="xla"'
         )
 
 
@@ -344,7 +344,7 @@ def _why_not(inputs, result):
 
 
 def _line(equation):
-    """Where an equation stands in the user's code."""
+    """The file and line of an equation in the user's code."""
     try:
         from jax._src import source_info_util  # no public function says this
 

@@ -1,4 +1,4 @@
-"""What a traced function's variables are: how XLA would compute each, which indices it depends on, and its score program node."""
+"""The variables of a traced function: how XLA computes each, the indices that it depends on, and its node in the score program."""
 
 import itertools
 
@@ -49,7 +49,7 @@ class Value:
         return self._constant
 
     def known_array(self):
-        """The same; None for one that JAX traces."""
+        """The captured array; None for one that JAX traces."""
         return None if isinstance(self._constant, jax.core.Tracer) else self._constant
 
     def axes(self):

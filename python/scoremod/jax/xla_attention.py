@@ -38,7 +38,7 @@ class _Functions(NamedTuple):
     dropout_arrays: int  # how many: the call's keys, or before them where tokens are (scoremod.jax.dropout.shares_at)
 
     def shares(self, arrays, like, first):
-        """What the weights `like` of a block of keys are multiplied by on their way to the output."""
+        """The factors that dropout gives the weights `like` of a block of keys."""
         if not self.dropout:
             return 1.0
         if self.dropout_arrays == 1:
@@ -52,7 +52,7 @@ def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout, dropout=(0.0, 
     decides which weights are dropped: the call's keys, and before them the three arrays of shares_at for tokens that are elsewhere."""
     if explicit_axes(q):
         raise UnsupportedError(
-            "backend=\"xla\": expected arrays on no mesh or on one with automatic axes, found explicit axes "
+            'backend="xla": expected arrays on no mesh or on one with automatic axes, found explicit axes '
             f"{explicit_axes(q)}; call it in a function that jax.sharding.auto_axes wraps, which takes the captured arrays as arguments, too"
         )
     order = [layout.index(letter) for letter in "BHSD"]
@@ -159,9 +159,7 @@ def _tangents(functions, varied, point, given):
 
     def step(state, first, k, v, d_k, d_v):
         row, sums = state
-        scores, d_scores = jax.jvp(
-            functools.partial(scores_of, first), (q, k, scale, some), (d_q, d_k, d_scale, [tangents[i + 4] for i in chosen])
-        )
+        scores, d_scores = jax.jvp(functools.partial(scores_of, first), (q, k, scale, some), (d_q, d_k, d_scale, [tangents[i + 4] for i in chosen]))
         p = jnp.exp(scores - shift[..., None]) / divisor[..., None]
         weighted = jnp.where(jnp.isneginf(scores), 0, p * d_scores)
         share = functions.shares(arrays, p, first)
@@ -178,7 +176,7 @@ def _cotangents(functions, varied, point, upstream, wanted):
     """The gradients of those of q, k, v, scale and the arrays that varied[i] says for each i in `wanted`, in one pass."""
     o, top, total, q, k, v, scale, *arrays = point
     d_o, d_total = upstream
-    # What softmax's derivative takes from each row.
+    # The term that softmax's derivative subtracts from each row.
     row = d_total * total - jnp.sum(d_o.astype(_wide(q)) * o.astype(_wide(q)), axis=-1)
     scores_of, some = _score_function(functions, q, scale, arrays, [varied[i] - 4 for i in wanted if varied[i] >= 4])
     shift, divisor = _finite(top), _nonzero(total)

@@ -1,5 +1,5 @@
-"""The derivative of xla_attention in both modes: a linear operation that is computed in one pass over the keys in forward mode, and whose
-transpose, for reverse mode, is a pass written out as well.
+"""The derivative of xla_attention in both modes: a linear operation. Forward mode computes it in one pass over the keys, and reverse mode
+uses a transpose that is written by hand.
 
 Left to JAX, the transpose of a loop over blocks of keys would keep every block's probabilities, which are all of [seq_q, seq_kv].
 """

@@ -1,4 +1,5 @@
-"""What the processes of a group have alike before they send each other tensors: a process that has other sizes, or stops alone, leaves the others waiting."""
+"""The agreement of a group's processes before they send each other tensors. A process that has other sizes, or stops alone, would leave the
+others waiting."""
 
 import hashlib
 import weakref

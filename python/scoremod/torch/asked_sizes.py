@@ -1,4 +1,4 @@
-"""What a trace asks of a call's sizes, so that it serves every other call whose sizes give the same answers.
+"""The questions that a trace asks of a call's sizes. The trace serves every other call whose sizes give the same answers.
 
 A tracer sees sizes as symbols: it may compute with them, and each comparison is kept with its answer. Any other way to read a size keeps the size itself.
 """
@@ -128,7 +128,7 @@ class Size:
 
 
 def expression_of(x):
-    """What evaluated() makes the number of, at any sizes."""
+    """The expression of a size or a number, which evaluated() computes at any sizes."""
     return _parts(x)[0]
 
 

@@ -1,4 +1,4 @@
-"""What a rule of aten_rules makes nodes of: an operation's arguments."""
+"""The arguments of an operation, of which a rule of aten_rules makes nodes."""
 
 import numbers
 

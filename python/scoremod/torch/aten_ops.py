@@ -1,4 +1,4 @@
-"""What each of aten's scalar operations is in a score program.
+"""The nodes of a score program that each of aten's scalar operations becomes.
 
 RULES: the operation's name without overload -> rule(operands, arguments, options) -> node, or None where these can't be expressed. arguments and
 options are the operation's, with Values for tensors; `operands` makes nodes of them (aten_operands.Operands).
@@ -94,5 +94,5 @@ SHARING = {
 # Operations that multiply integers, which 64 bits hold longer than 32.
 PRODUCTS = {"mul", "pow", "square", "addcmul", "prod", "bitwise_left_shift", "__lshift__"}
 
-# What random numbers are made by: each call would have its own.
+# The tag of operations that make random numbers: each call would have its own.
 RANDOM = torch.Tag.nondeterministic_seeded

@@ -14,7 +14,7 @@ def of_float(op):
 
 
 def form_of_float(form):
-    """What programs have as several operations of one float."""
+    """The rule of an operation of one float that takes several ops of a program."""
     return lambda operands, arguments, options: form(operands.builder, operands.node(arguments[0], "f32"))
 
 
@@ -188,7 +188,7 @@ def _bounded(builder, x, bound, outside, extremum):
 
 
 def extremum(op):
-    """Of two; max and min of one number are the number."""
+    """The rule of max or min: of two numbers the op, and of one the number itself."""
 
     def rule(operands, arguments, options):
         if len(arguments) == 1:

@@ -107,7 +107,7 @@ def compile_forward(q, k, v, operands, wanted, backward, with_lse, call):
 
 
 def compile_backward(q, k, v, o, operands, wanted, call):
-    """The same of attention_backward."""
+    """Compiles attention_backward for tensors that look like these, and refuses what it would."""
     q, k, v, o = map(taken, (q, k, v, o))
     operands = [taken_operand(operand, i in wanted) for i, operand in enumerate(operands)]
     execution.compiled_problem(q, k, v, o, operands, call, wanted, True, True)
@@ -220,7 +220,7 @@ def _gradients(q, k, v, o, lse, d_o, operands, dropout, wanted, call):
 
 
 class _Attention(torch.autograd.Function):
-    """The same derivative for torch.func's transformations, which don't know that of operators."""
+    """attention_forward with its derivative for torch.func's transformations, which don't know the derivatives of operators."""
 
     generate_vmap_rule = True
 

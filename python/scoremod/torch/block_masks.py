@@ -1,4 +1,4 @@
-"""What flex_attention takes of torch's BlockMask: its mask_mod, or the blocks of one that has no other; and what doesn't fit."""
+"""torch's BlockMask as flex_attention takes it: its mask_mod, or the blocks of one without. A mask for other tensors is refused."""
 
 import torch
 from torch.nn.attention.flex_attention import noop_mask

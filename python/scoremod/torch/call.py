@@ -19,7 +19,7 @@ DTYPE_NAMES = {
     torch.int32: "i32",
     torch.bool: "bool",
 }
-# Of query, key, value and output alone.
+# Only query, key, value and the output have these dtypes.
 FLOAT8 = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 TENSOR_DTYPES = {**DTYPE_NAMES, **FLOAT8}
 # PyTorch's name of a kind of device -> scoremod's of its memory.
@@ -27,7 +27,7 @@ MEMORY = {"cpu": "host", "cuda": "cuda"}
 LAYOUT = "BHSD"
 # Stands for offsets that come with each call, in what is kept for all of them.
 _OF_EACH_CALL = Offsets(-1, -1, -1, -1)
-# Where sequences lie, if not as the layout says.
+# The kinds of places of sequences, where the layout doesn't describe them.
 RAGGED, PAGED = "ragged", "paged"
 
 
@@ -48,7 +48,7 @@ class Call(NamedTuple):
     sink: bool = False  # whether each head has a learned sink
     dtype_o: str | None = None  # of the output, where it isn't query's
     amax_o: bool = False  # whether the largest magnitude in the output is asked for
-    factors: int = 0  # how many of FACTORS a call of tensors of eight bits binds
+    factors: int = 0  # the number of FACTORS that a call with FP8 tensors has
     new_sizes: str | None = None  # as Attention's
     q_start: bool = False  # whether the offsets are a q_start alone
 
@@ -61,7 +61,7 @@ class Call(NamedTuple):
         return self.q_start or any(self.offsets)
 
     def structure(self):
-        """The same for calls of any index offsets."""
+        """The call with any index offsets."""
         return self._replace(offsets=_OF_EACH_CALL) if self.has_offsets else self
 
     @property
@@ -78,7 +78,7 @@ class Call(NamedTuple):
         return q.dtype if self.dtype_o is None else next(dtype for dtype, name in TENSOR_DTYPES.items() if name == self.dtype_o)
 
     def names(self):
-        """Of all operands, the program's first."""
+        """The names of all operands, the program's first."""
         return (*map(operand_name, range(len(self.program.operands))), *self.bound())
 
     def placed(self, q, k, bound):

@@ -61,9 +61,9 @@ def options_of(
 
 
 def _as_number(given):
-    """What torch.compile has for a number, such as one over a head dim that it leaves open, as that number: it then makes a graph for it."""
+    """The number of a SymFloat or SymInt, for which torch.compile then makes a graph of its own. It has one for a head dim that it leaves open."""
     return float(given) if isinstance(given, (torch.SymFloat, torch.SymInt)) else given
 
 
-# Of the defaults, which most calls have.
+# Calls with the defaults, which most calls have.
 _DEFAULTS = tuple(Call(None, None, (), deterministic, NO_OFFSETS) for deterministic in (False, True))

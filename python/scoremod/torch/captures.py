@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.errors import UnsupportedError
 from scoremod.program import AXES
 from scoremod.torch.asked_sizes import evaluated
 from scoremod.torch.checked_integers import ANY, checked_int32
@@ -54,8 +54,8 @@ def has_data(tensor):
 
 
 class ArrayView(NamedTuple):
-    """What is left of a uniform tensor after indexing: indices[d] is the node that indexes dimension d of `base`, or None; dims[i] is the
-    dimension of base that dimension i of the view runs along."""
+    """A uniform tensor after indexing. indices[d] is the node that indexes dimension d of `base`, or None. dims[i] is the dimension of base that
+    the view's dimension i runs along."""
 
     base: object
     indices: tuple
@@ -81,7 +81,7 @@ class Read(NamedTuple):
         return self._replace(limit=evaluated(self.limit, extents), extents=extents)
 
     def identity(self):
-        """What two equal reads of one trace share."""
+        """The key by which reads of one trace are equal."""
         return self.base, self.fixed, self.order, self.axes is None
 
     def tensor(self, device):
@@ -139,7 +139,7 @@ def learned(sources):
 
 
 def learned_by(values):
-    """The same of those that Values are computed of."""
+    """id -> tensor, of the captured tensors that have gradients and that these Values are computed of."""
     found, pending = {}, list(values)
     while pending:
         value = pending.pop()

@@ -1,7 +1,7 @@
-"""Python numbers that change from call to call, such as an annealed temperature: from its second value on one is an operand of the program, if arithmetic is
-all that the functions do with it, so that no other value is traced and compiled.
+"""Python numbers that change from call to call, such as an annealed temperature. From its second value on such a number is an operand of the
+program, if the functions only do arithmetic with it. No other value is then traced and compiled.
 
-Two programs must agree before that: the one with operands, once it has the numbers at hand for them, and the one that was traced for these numbers alone.
+Before that, two programs must agree: the one with operands, given these numbers, and the one that was traced for these numbers alone.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from scoremod.torch.asked_sizes import AskedExtents
 from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.function_keys import FLOAT, key_of
 from scoremod.torch.kept_traces import KeptTrace, keep_trace, known_trace, number_of, rebased, trace_key
-from scoremod.torch.open_numbers import IsRead, NumbersOfTrace, OpenNumber, tensor_of_number
+from scoremod.torch.open_numbers import NumbersOfTrace, OpenNumber, tensor_of_number
 from scoremod.torch.rebuilt_functions import Rebuilding, tells_kinds
 from scoremod.torch.trace import Tracer
 
@@ -21,7 +21,9 @@ _OPEN = object()
 
 
 class _Changes:
-    """Of functions that differ in floats alone: their first floats, and the places in the key of those that are operands, and of those that can't be."""
+    """The changes between functions that differ in floats alone.
+
+    first: the first floats. open, fixed: the places in the key of those that are operands, and of those that can't be."""
 
     def __init__(self, first):
         self.first, self.open, self.fixed = first, frozenset(), frozenset()

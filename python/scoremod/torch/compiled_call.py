@@ -48,7 +48,7 @@ flex_attention_operator = _FlexAttention()
 
 
 class _FlexAttentionVariable(BaseHOPVariable):
-    """What Dynamo makes of a call of it: as of PyTorch's own flex_attention, in whose functions tensors are indexed by tensors."""
+    """Dynamo's variable for the operator. As in PyTorch's own flex_attention, tensors in its functions are indexed by tensors."""
 
     # Query, key and value are often parts of one tensor.
     supports_aliasing = True

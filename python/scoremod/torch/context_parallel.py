@@ -1,7 +1,7 @@
 """Attention over sequences that are sharded over processes: each holds as many queries and keys as the others, in the order of their ranks.
 
-"ring": the shards of keys and values go around, one step at a time, while attention to the shard that is here is computed; beside its own, no process
-ever holds more than two. "all_gather": each process gathers all keys and values, and computes in one call.
+"ring": the shards of keys and values go around, one step at a time, while attention to the shard that is here is computed. No process holds
+more than two shards beside its own. "all_gather": each process gathers all keys and values, and computes in one call.
 
 The program sees global indices. The backward computes each part from the whole row's output and log-sum-exp, so that parts need not be kept.
 """
@@ -79,7 +79,7 @@ def context_parallel_attention(
 
 
 def _described(tensors, lengths, options):
-    """What all processes must have alike, by name."""
+    """Name -> value of everything that must be equal on all processes."""
     described = {name: f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}" if isinstance(x, torch.Tensor) else repr(x) for name, x in tensors.items()}
     return described | {"lengths": lengths is not None} | {name: repr(option) for name, option in options.items()}
 
@@ -127,8 +127,8 @@ def _like_whole(ring, shard):
 def _learned_of_whole(ring, query, key, value, score_mod, mask_mod, enable_gqa, options):
     """id -> captured tensor, of those with gradients that the functions read somewhere in the whole sequence.
 
-    What one shard computes may read fewer of them, and captured tensors that are too short may be long enough for it. All processes must have the same
-    gradients, and refuse the same: one that has none, or refuses alone, leaves the others waiting for it.
+    One shard's scores may read fewer of them, and a captured tensor that is too short may be long enough for one shard. All processes must have
+    equal gradients and refusals: a process that has none, or refuses alone, leaves the others waiting for it.
     """
     if ring.size == 1:
         return {}
@@ -200,8 +200,9 @@ class _Ring:
 
 
 class _Attention(torch.autograd.Function):
-    """Of one shard's queries to all keys. operands: those of each part, and then captured tensors that none of them reads, whose gradient is 0. sink: float32
-    [heads], or None."""
+    """Attention of one shard's queries to all keys.
+
+    operands: those of each part, then captured tensors that no part reads, whose gradient is 0. sink: float32 [heads], or None."""
 
     @staticmethod
     def forward(ctx, ring, parts, sink, q, k, v, *operands):

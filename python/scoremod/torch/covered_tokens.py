@@ -18,7 +18,7 @@ def covered_tokens(call, q, k, operands):
 
 
 class CoveredTokens:
-    """What such a call is made with.
+    """The arguments of a call without the tokens outside of sequences.
 
     operands: with offsets that begin at 0. text: that of a call whose longest sequence doesn't follow from the tokens that are left.
     """

@@ -27,7 +27,7 @@ class Sharded:
         self.offsets = self._offsets(tensors, Offsets(*offsets))
 
     def _offsets(self, tensors, offsets):
-        """Those of the caller, and how many batches and heads the processes before this one have."""
+        """The caller's offsets plus the numbers of batches and heads of the processes before this one."""
         coordinate, parts = self._mesh.get_coordinate(), {0: (0, 1), 1: (0, 1)}
         for dim, placement in enumerate(self._placements):
             if placement.is_replicate():

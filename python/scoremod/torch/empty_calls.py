@@ -8,7 +8,7 @@ from scoremod.torch.strides import empty_output, of_each_batch
 
 
 def is_empty(query, key, value, options):
-    """Whether there are no batches, heads, queries or keys; tokens of sequences and blocks of a pool are never none."""
+    """Whether there are no batches, heads, queries or keys. Varlen tokens and pages of a KV cache are never none."""
     if options.place is None:
         for x in (query, key, value):
             for size in x.shape[:-1]:

@@ -1,4 +1,4 @@
-"""What becomes of a call, and which backends can run it, without running it."""
+"""How a call is compiled, and which backends can run it, without running it."""
 
 import json
 
@@ -31,8 +31,10 @@ def explain(
     sink=None,
     backends=None,
 ):
-    """The Explanation of flex_attention's arguments, with backward (of pages the forward, where they are read in place): the program, each operand with
-    its origin and size, the mask's class, the derivative, and each backend's answer. str() of it is a page for people.
+    """The Explanation of flex_attention's arguments, with backward; of pages the forward, where they are read in place.
+
+    It has the program, each operand with its origin and size, the mask's class, the derivative, and each backend's answer. str() of it is a page
+    for people.
 
     enable_gqa: False refuses fewer heads of key than of query, as flex_attention does where it isn't asked for them."""
     sequences = q_offsets, kv_offsets, page_table, max_length, lengths

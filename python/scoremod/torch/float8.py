@@ -1,6 +1,6 @@
-"""Tensors of eight bits: query, key and value as float8_e4m3fn or float8_e5m2, each with the factor that makes it the numbers that it stands for.
+"""FP8 tensors: query, key and value as float8_e4m3fn or float8_e5m2, each with a descale factor: value = stored * descale.
 
-The factors are bound after everything else of a call, in the order of scoremod.places.FACTORS. Whoever differentiates takes them for constants.
+The factors come last among a call's tensors, in the order of scoremod.places.FACTORS. Derivatives take them for constants.
 """
 
 import numbers
@@ -15,7 +15,7 @@ _OUTPUTS = {dtype: name for dtype, name in TENSOR_DTYPES.items() if dtype.is_flo
 
 
 def factors_of(query, descales, scale_o, out_dtype, return_amax_o):
-    """(factors, the output's dtype): what a call of these arguments has of them; ((), None) where query isn't of eight bits. descales: by name."""
+    """(factors, the output's dtype) of a call's arguments; ((), None) where query isn't FP8. descales: by name."""
     if query.dtype not in FLOAT8:
         for name, value in {**descales, "scale_o": scale_o, "out_dtype": out_dtype, "return_amax_o": return_amax_o or None}.items():
             if value is not None:
@@ -28,7 +28,7 @@ def factors_of(query, descales, scale_o, out_dtype, return_amax_o):
         raise InvalidArgumentError(f"out_dtype: expected one of {', '.join(map(str, _OUTPUTS))}, found {out}")
     if (out in FLOAT8) != (scale_o is not None):
         found = "none" if scale_o is None else "one"
-        raise InvalidArgumentError(f"scale_o: expected one with an out_dtype of eight bits, and with no other; found {found} and {out}")
+        raise InvalidArgumentError(f"scale_o: expected one with an FP8 out_dtype and none with another, found {found} with {out}")
     factors = [_factor(name, 1.0 if value is None else value, query.device) for name, value in descales.items()]
     return (*factors, *([] if scale_o is None else [_factor("scale_o", scale_o, query.device)])), out
 
@@ -46,7 +46,7 @@ def _factor(name, value, device):
 
 
 def check_without_factors(query, what):
-    """Raises UnsupportedError where query is of eight bits, for `what`, which has no arguments for their factors."""
+    """Raises UnsupportedError for an FP8 query, for `what`, which has no arguments for its factors."""
     if query.dtype in FLOAT8:
         raise UnsupportedError(f"{what}: expected query, key and value of 16 bits or more, found {query.dtype}; convert them")
 
@@ -56,8 +56,10 @@ def refuse_gradients(query, key, value, call):
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.requires_grad:
             raise UnsupportedError(
-                f"{name}: expected no gradient with respect to a tensor of eight bits, found one asked for. Call it with query.detach() and so on where "
-                'none is needed; otherwise compute it with scoremod.Attention ("dtype_gradients"), or attend to tensors of 16 bits'
+                f"{name}: expected no gradient with respect to an FP8 tensor, found one asked for. Call it with query.detach() and so on where none "
+                'is needed; otherwise compute it with scoremod.Attention ("dtype_gradients"), or attend to tensors of 16 bits'
             )
     if call.output_dtype(query) in FLOAT8:
-        raise UnsupportedError("out_dtype: expected 16 bits or more of an output that is differentiated, found eight")
+        raise UnsupportedError(
+            f"out_dtype: expected 16 bits or more of an output that is differentiated, found {call.output_dtype(query)}; set out_dtype=torch.bfloat16"
+        )

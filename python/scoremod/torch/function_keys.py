@@ -1,8 +1,8 @@
-"""What makes a function the same again: a key of its code and of all that it reads, besides its arguments.
+"""A key of a function: of its code and of all that it reads, besides its arguments. Functions with equal keys compute the same.
 
-Numbers count by value, tensors by what they look like, other functions likewise, containers by their items, and of objects, such as modules, what the
-text asks of them (function_texts, attributes). PyTorch's own settings count where they decide what its functions give. Whatever is not known to
-be one of these gives no key: a trace is kept only where nothing that the function reads can change unseen.
+Numbers count by value, tensors by their looks, functions by their keys, and containers by their items. Objects such as modules count by what the
+text asks of them (function_texts, attributes). PyTorch's own settings count where they decide what its functions give. Anything else gives no
+key: a trace is kept only where nothing that the function reads can change unseen.
 """
 
 import enum
@@ -18,7 +18,7 @@ from scoremod.torch.attributes import ABSENT, NotKnown, contents, item_of, look_
 from scoremod.torch.dtensors import is_sharded
 from scoremod.torch.function_texts import Item, reading_of
 from scoremod.torch.open_numbers import OpenNumber
-from scoremod.torch.pure_functions import is_pure, is_pure_builtin, is_seen
+from scoremod.torch.pure_functions import is_pure, is_seen
 
 _PLAIN = {int, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, type(Ellipsis)}
 # Stands before a float's text in a key, and nowhere else.
@@ -155,7 +155,7 @@ def _own_numbers(tensor):
     return tuple((name, each) for name, each in own if _is_number(each))
 
 
-def _read_function(function, key, tensors, depth, arguments={}):
+def _read_function(function, key, tensors, depth, arguments={}):  # noqa: B006 (read only)
     """arguments: name -> object, of those that the function is called with each time."""
     # By where its text is: functools.wraps gives a function of the user's the module of a library's.
     if function.__closure__ is None and not arguments and is_of_library(function.__globals__.get("__name__") or ""):
@@ -174,7 +174,7 @@ def _read_function(function, key, tensors, depth, arguments={}):
 
 
 def _read_text(function, arguments, key, tensors, depth):
-    """What a function's text reads."""
+    """Adds to the key what a function's text reads."""
     objection, cells, variables, impure_builtins, text = reading_of(function.__code__, tuple(arguments))
     if objection is not None:
         raise NotKnown(*objection)
@@ -214,7 +214,7 @@ def _objection_to(function):
 
 
 def _read_variable(variable, value, text, key, tensors, depth):
-    """What a function's variable is: of an object, what the function's text reads of it."""
+    """Adds a function's variable to the key; of an object only what the function's text reads of it."""
     kind = type(value)
     try:
         if is_whole(value):
@@ -242,7 +242,7 @@ def _check_own(value, asked):
 
 
 def _read_chain(value, chain, line, key, tensors, depth):
-    """What a text's chain of attributes and items finds in a variable's value."""
+    """Adds to the key what a text's chain of attributes and items finds in a variable's value."""
     at = 0
     try:
         for step in chain:

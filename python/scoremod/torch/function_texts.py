@@ -1,4 +1,5 @@
-"""What a function's text reads: its variables with what it asks of them, and attributes of anything else. Found in the bytecode, without running it."""
+"""The variables that a function's text reads, what it asks of them, and attributes that it asks of anything else. They are found in the
+bytecode, without running it."""
 
 import dataclasses
 import dis
@@ -32,7 +33,7 @@ class Item(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Text:
-    """What a text and those of the functions within it read. A variable is (whether it is global, its name); lines are for messages.
+    """The reads of a text and of the functions within it. A variable is (whether it is global, its name); lines are for messages.
 
     uses: variable -> ((chain, line), ...). A chain is what is asked of it in a row, ("layer", Item("slopes")) for variable.layer["slopes"]; () where
         it is used in another way.
@@ -50,7 +51,7 @@ class Text:
 
 
 class Reading(NamedTuple):
-    """Of a Text, for a function that is called with some known arguments.
+    """The reads of a Text, for a function that is called with some known arguments.
 
     objection: as a Text's. cells, globals: its variables of these kinds; impure_builtins: names of globals that, without such a variable, are functions of
     Python's that aren't pure.

@@ -1,6 +1,6 @@
 """How large the integers of a traced function get, so that programs, which compute in int32, give what PyTorch gives in int64.
 
-A bound is what a value's magnitude is at most: a number, and so many times the largest magnitude in each of some operands, whose numbers calls bind.
+A bound limits a value's magnitude: a number, plus multiples of the largest magnitude in each of some operands, which are known at the call.
 """
 
 from typing import NamedTuple

@@ -1,7 +1,7 @@
 """Python numbers that change from call to call, while functions are traced that read them: they may become operands of arithmetic, and nothing else.
 
-An OpenNumber stands where a function reads a float. Arithmetic with Python's numbers makes other ones, arithmetic with a score or an index takes it for
-a tensor of one number, and whatever else is asked of it says that the trace would be for that number alone.
+An OpenNumber takes the place of a float that a function reads. Arithmetic with Python's numbers gives another one, and arithmetic with a score or
+an index takes it for a tensor of one number. Any other use makes the trace one for that number alone.
 """
 
 import operator
@@ -30,8 +30,8 @@ class IsRead(Exception):
 class OpenNumber:
     """A float of which a trace may not know the value.
 
-    value: that of the call at hand. evaluate: a function of (read -> value), which gives that of any call. reads: those that it is computed of, numbered as
-    rebuilt_functions does. is_read: a set, to which those go that were asked for their values.
+    value: its value in this call. evaluate: a function of (read -> value), which gives its value in any call. reads: the reads that it is computed
+    of, numbered as in rebuilt_functions. is_read: a set that collects the reads whose values were asked for.
     """
 
     def __init__(self, value, evaluate, reads, is_read):
@@ -42,7 +42,7 @@ class OpenNumber:
         raise IsRead
 
     def tensor(self, device):
-        """A tensor of the number at hand."""
+        """A tensor of the number's value in this call."""
         return tensor_of_number(self.value, device)
 
     @classmethod

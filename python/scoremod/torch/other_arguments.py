@@ -4,7 +4,7 @@ import torch
 
 from scoremod.errors import InvalidArgumentError
 
-# What takes the place of arguments that scaled_dot_product_attention and other attention functions have.
+# Substitutes for arguments that scaled_dot_product_attention and other attention functions have.
 _INSTEAD = {
     "is_causal": "give mask_mod=lambda b, h, q_idx, kv_idx: q_idx >= kv_idx",
     "causal": "give mask_mod=lambda b, h, q_idx, kv_idx: q_idx >= kv_idx",

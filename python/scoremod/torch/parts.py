@@ -57,7 +57,10 @@ def taken_part(query, key, value, traced, sources, bound, options):
         at = options.bound().index("sink")
         bound, options, sink_after = (*bound[:at], *bound[at + 1 :]), options._replace(sink=False), bound[at]
         if options.output_dtype(query) in FLOAT8 or options.amax_o:
-            raise UnsupportedError("sink: expected no scale_o and return_amax_o beside it where no backend takes it as a field, which are applied before; found one")
+            raise UnsupportedError(
+                "sink: expected no scale_o and no return_amax_o beside it where no backend has sinks, found one: they apply to the output before the "
+                "sink does. Scale the output afterwards"
+            )
     operands = [*operands, *bound]
     wanted = [i for i, operand in enumerate(operands) if learned and operand.requires_grad]
     of_all = options.structure()

@@ -1,7 +1,7 @@
 """Which functions answer from their arguments and from what a trace's key holds, so that a kept trace may stand for calls of them.
 
-What is asked of tensors is seen while a function is traced (trace_modes): what isn't listed here, and computes no tensor, makes a trace that isn't
-kept. What no mode sees is judged where a function's text names it (function_keys).
+Questions to tensors are seen while a function is traced (trace_modes): one that isn't listed here, and computes no tensor, makes a trace that isn't
+kept. Calls that no mode sees are judged where a function's text names them (function_keys).
 """
 
 import builtins
@@ -73,6 +73,6 @@ def is_pure(value):
 
 
 def is_pure_builtin(name):
-    """The same of what a name without a variable is; one that Python doesn't have raises NameError when it is read."""
+    """is_pure() for a name without a variable; a name that Python doesn't have counts too, for reading it raises NameError."""
     found = getattr(builtins, name, None)
     return found is None or isinstance(found, (bool, str, type(Ellipsis), type(NotImplemented))) or is_pure(found)

@@ -1,4 +1,4 @@
-"""Where each batch's queries begin in its sequence: a number, which is an index offset of the call, or a tensor, which the functions read."""
+"""The start of each batch's queries in its sequence: a number, which is an index offset of the call, or a tensor, which the functions read."""
 
 import numbers
 

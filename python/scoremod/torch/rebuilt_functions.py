@@ -37,7 +37,7 @@ class Rebuilding:
         self._chosen, self._count = chosen, 0
         self.numbers, self.is_read = [], set()
 
-    def function(self, function, arguments={}):
+    def function(self, function, arguments={}):  # noqa: B006 (read only)
         """A copy of a function. arguments: name -> object, of those that it is called with each time."""
         if function.__closure__ is None and not arguments and is_of_library(function.__globals__.get("__name__") or ""):
             return function
@@ -54,7 +54,7 @@ class Rebuilding:
         return copy
 
     def whole(self, value):
-        """What stands for a value that is read as a whole."""
+        """The copy of a value that is read as a whole."""
         kind = type(value)
         if kind is float:
             return self._number(value)
@@ -69,7 +69,7 @@ class Rebuilding:
         return kind(map(self.whole, value)) if kind in (list, tuple) else value
 
     def variable(self, variable, value, text):
-        """What stands for a function's variable."""
+        """The copy of a function's variable."""
         if is_whole(value) or type(value) is OpenNumber:
             return self.whole(value)
         for chain, _ in text.uses.get(variable, ()):
@@ -89,7 +89,7 @@ class Rebuilding:
         return types.MethodType(self.function(method.__func__, {name: owner}), owner)
 
     def _along(self, value, chain):
-        """What stands for a value of which a chain of attributes and items is asked."""
+        """The copy of a value of which a chain of attributes and items is asked."""
         if not chain or is_whole(value) or type(value) in (OpenNumber, types.ModuleType):
             return value if type(value) is types.ModuleType else self.whole(value)
         step, held = chain[0], contents(value)

@@ -30,7 +30,7 @@ def of_each_batch(query, *tensors):
 
 
 def taken_operand(tensor, wanted):
-    """The same of an operand; one whose gradient isn't wanted may repeat elements."""
+    """An operand as it is taken; one whose gradient isn't wanted may repeat elements."""
     if tensor.is_contiguous() or _nested(tensor):
         return tensor
     return tensor.contiguous() if wanted or any(stride < 0 for stride in tensor.stride()) or not _nested(tensor, repeats=True) else tensor
@@ -49,7 +49,7 @@ def _nested(tensor, repeats=False):
 
 
 def output_strides(query, dim):
-    """Of a dense output with another head dim whose dimensions stand in memory as the query's do."""
+    """The strides of a dense output with another head dim, whose dimensions have the query's order in memory."""
     outer = query.dim() - 1
     order = sorted(range(outer), key=lambda i: query.stride(i), reverse=True)
     strides, step = [*[0] * outer, 1], dim
@@ -71,6 +71,6 @@ def empty_like(tensor, dtype=None):
 
 def lying_as(tensor, look):
     """The tensor with the strides and the dtype of a Look of its shape and device; itself where it has another shape or device."""
-    if tensor.stride() == look.stride and tensor.dtype == look.dtype or tensor.shape != look.shape or tensor.device != look.device:
+    if (tensor.stride() == look.stride and tensor.dtype == look.dtype) or tensor.shape != look.shape or tensor.device != look.device:
         return tensor
     return look.empty().copy_(tensor)

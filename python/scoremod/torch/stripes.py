@@ -22,7 +22,7 @@ def stripe(tensor, shards, dim, tokens=1):
 
 
 def unstripe(tensor, shards, dim, tokens=1):
-    """What stripe() was made of."""
+    """Undoes stripe()."""
     return _reordered(tensor, dim, (shards, -1, tokens))
 
 
@@ -40,15 +40,15 @@ class Stripes(NamedTuple):
 
     @classmethod
     def of(cls, shards, length, striped):
-        """Those of context_parallel_attention's argument; None for blocks."""
+        """The Stripes of context_parallel_attention's argument; None for blocks."""
         if not isinstance(striped, numbers.Integral) or striped < 0:
-            raise InvalidArgumentError(f"striped: expected whether, or a number of tokens, found {striped!r}")
+            raise InvalidArgumentError(f"striped: expected True, False or a number of tokens, found {striped!r}")
         if striped and length % striped:
             raise InvalidArgumentError(f"striped: expected a divisor of each shard's length, {length}, found {striped!r}")
         return cls(shards, length, int(striped)) if striped else None
 
     def position(self, shard, local):
-        """Of a shard's local index in the whole sequence; both may be tensors."""
+        """The position of a shard's local index in the whole sequence; both may be tensors."""
         if self.tokens == 1:
             return local * self.shards + shard
         return (local // self.tokens * self.shards + shard) * self.tokens + local % self.tokens

@@ -21,10 +21,10 @@ from scoremod.torch.trace_modes import Functions, Operations, gradients_enabled,
 from scoremod.torch.values import Value, map_values, values_in
 from scoremod.user_functions import check_callable, name_of
 
-# Where frames are not the user's.
+# Folders whose frames are not the user's.
 OWN_FOLDERS = tuple(module.__path__[0] for module in (torch, scoremod))
 _NUMBERS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default, torch.ops.aten.equal.default)
-# Of operations whose result, or its size, hangs on the numbers in a tensor.
+# Tags of operations whose result, or its size, depends on the numbers in a tensor.
 _BY_NUMBERS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _ROUNDED = (torch.float16, torch.bfloat16)
 _HOW = "choose with torch.where, index tensors (torch.as_tensor(array)) and no arrays or lists, and compute with torch's functions"
@@ -41,7 +41,7 @@ def trace(score_mod, mask_mod, extents, device):
 
 
 def trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, device):
-    """The same of a graph that torch.compile made of both functions: body(score, b, h, q_idx, kv_idx, *tensors) -> (score, keep, ...)."""
+    """trace() for a graph that torch.compile made of both functions: body(score, b, h, q_idx, kv_idx, *tensors) -> (score, keep, ...)."""
     tracer = Tracer(AskedExtents(extents), device)
     arguments = tracer.arguments("score_mod")
     modified, kept, *_ = tracer.run("score_mod or mask_mod", lambda: body(*arguments, *tensors))
@@ -130,7 +130,7 @@ class Tracer:
         return [self._placeholder(value) for value in values]
 
     def run(self, name, function):
-        """What a function of placeholders returns. name: for messages."""
+        """The result of a function of placeholders. name: for messages."""
         self._name = name
         # Gradients are on or off as the caller has them, which the function may ask.
         with temporarily_clear_interpreter_stack() as stack, gradients_enabled(torch.is_grad_enabled()), Functions(self, stack), Operations(self):
@@ -200,7 +200,7 @@ class Tracer:
             self.asked = f"{what} at {_line()}"
 
     def line_of(self, source):
-        """Where the function made what a source reads that PyTorch computes."""
+        """The line where the function made the tensor that a source reads and PyTorch computes."""
         value = source.base if isinstance(source, Read) else source.value
         return self._lines.get(id(value if value.tensor is None else value.tensor), "an unknown line")
 
@@ -213,7 +213,7 @@ class Tracer:
         finally:
             self._cuts_gradients = before
 
-    # What tensors stand for.
+    # Placeholders, and the Values that they stand for.
 
     def _placeholder(self, value):
         """A tensor that stands for a value while the function runs; nobody may read it."""
@@ -241,7 +241,7 @@ class Tracer:
     # Operations.
 
     def operation(self, function, arguments, options):
-        """What an operation of the function returns while it is traced."""
+        """The result of an operation that the function calls while it is traced."""
         self.count += 1
         tensors = tensors_in((arguments, options))
         if not any(self.is_traced(tensor) for tensor in tensors):
@@ -283,7 +283,7 @@ class Tracer:
             )
 
     def _converted(self, value, dtype):
-        """What an in-place operation leaves in a tensor of a dtype."""
+        """A Value after an in-place operation on a tensor of a dtype."""
         if value.node is not None and self.builder.type(value.node) != OPERAND_TYPES.get(dtype):
             value.node = self.builder.op(OPERAND_TYPES[dtype], value.node)
         return value
@@ -423,7 +423,7 @@ class Tracer:
                 self._refuse(name, "writes into a captured tensor")
 
     def _meta(self, function, values, named, name):
-        """What an operation's result looks like."""
+        """An operation's result on the meta device: its shape and dtype."""
         def like(value):
             if value.dtype is None:
                 return value
@@ -438,8 +438,8 @@ class Tracer:
 
     def refuse_number(self, what):
         raise InvalidArgumentError(
-            f"{self._name}: at {_line()} a score or an index was to become a Python or NumPy number ({what}); the function is called once for all, with "
-            f"0-dim tensors that stand for any element: {_HOW}"
+            f"{self._name}: at {_line()} cannot convert a traced score or index to a Python or NumPy number ({what}); the function is called once for all, "
+            f"with 0-dim tensors that stand for any element: {_HOW}"
         )
 
     def _refuse(self, name, why):
@@ -496,7 +496,7 @@ def _last_frame(traceback):
 
 
 def _line(frame=None):
-    """Where the user's code stands that asked for an operation, or that led to a frame."""
+    """The line of the user's code that asked for an operation, or that led to a frame."""
     frame = frame or sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith((*OWN_FOLDERS, "<frozen")):
         frame = frame.f_back

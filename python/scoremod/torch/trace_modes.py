@@ -32,7 +32,7 @@ def _set_grad_enabled(enabled):
 
 
 class Operations(TorchDispatchMode):
-    """What is called below autograd goes to the tracer."""
+    """A mode that sends all calls below autograd to the tracer."""
 
     def __init__(self, tracer):
         super().__init__()
@@ -43,9 +43,11 @@ class Operations(TorchDispatchMode):
 
 
 class Functions(TorchFunctionMode):
-    """What is called above autograd: tensors are indexed by tensors, where PyTorch would ask a 0-dim one for its number; numbers aren't to be
-    read; what has captured tensors alone is computed in the transformations that they have; and the tracer is told of questions whose answers no
-    key of a trace holds."""
+    """A mode for calls above autograd.
+
+    - Tensors are indexed by tensors, where PyTorch would ask a 0-dim one for its number; reading numbers is refused.
+    - Calls with captured tensors alone are computed, in the transformations that these have.
+    - The tracer learns of questions whose answers no key of a trace holds."""
 
     def __init__(self, tracer, stack):
         super().__init__()
@@ -131,7 +133,7 @@ def _expanded(index, rank):
     if Ellipsis in [each for each in index if not isinstance(each, torch.Tensor)]:
         at = next(i for i, each in enumerate(index) if each is Ellipsis)
         index = (*index[:at], *[slice(None)] * (rank - len(index) + 1), *index[at + 1 :])
-    plain = all(isinstance(each, (int, torch.Tensor)) and not isinstance(each, bool) or each == slice(None) for each in index)
+    plain = all((isinstance(each, (int, torch.Tensor)) and not isinstance(each, bool)) or each == slice(None) for each in index)
     return index if plain and len(index) <= rank else None
 
 

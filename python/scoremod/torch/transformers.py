@@ -24,8 +24,9 @@ NAME = "scoremod"
 
 
 class Mask(BlockMask):
-    """What models pass to their layers as attention_mask: mask_mod(b, h, q_idx, kv_idx) of local positions, and no blocks. transformers hands on a
-    finished mask by its type, so it is a kind of PyTorch's."""
+    """The attention_mask that models pass to their layers: mask_mod(b, h, q_idx, kv_idx) of local positions, without blocks.
+
+    It is a BlockMask, because transformers recognises a finished mask by its type."""
 
     def __init__(self, mask_mod, shape):
         self.mask_mod = mask_mod

@@ -1,4 +1,4 @@
-"""What a traced function's tensors are: what they depend on, how PyTorch would compute each, and its score program node."""
+"""The tensors of a traced function: what they depend on, how PyTorch computes each, and their nodes in the score program."""
 
 import itertools
 

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from cuda_devices import cuda_devices
@@ -87,7 +86,7 @@ def test_calls_are_recorded_and_replays_are_bit_equal(tmp_path):
     for sequence in sequences:
         calls = [line for line in sequence.splitlines() if "kCustomCall" in line]
         assert len(calls) == 2, sequence  # forward and backward
-        # What a command buffer holds is indented below it.
+        # The contents of a command buffer are indented below it.
         assert all(line.startswith(" ") for line in calls) and "kCommandBuffer" in sequence, sequence
 
 
@@ -110,7 +109,7 @@ def _run(program, more_flags="", **environment):
 
 
 def _sequences_with_attention(folder):
-    """What XLA runs for each program that has attention, a thunk a line."""
+    """The thunks that XLA runs for each program with attention, one a line."""
     ending = ".thunk_sequence_after_thunk_passes.txt"
     for path in folder.glob("*" + ending):
         metadata = path.with_name(path.name.removesuffix(ending) + ".thunk_metadata.txt")

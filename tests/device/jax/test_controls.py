@@ -1,4 +1,4 @@
-"""What must not pass for right on a GPU, and the layouts and groups of heads that must."""
+"""Wrong attentions that must be noticed on a GPU, and layouts and groups of heads that must be right."""
 
 import functools
 
@@ -65,7 +65,10 @@ def _with_zero_gradient(which, q, k, v, score_mod, mask_mod):
 @pytest.mark.parametrize(
     "wrong",
     [
-        without_score_mod, with_identity_backward, _with_zero_output, _with_zero_lse,
+        without_score_mod,
+        with_identity_backward,
+        _with_zero_output,
+        _with_zero_lse,
         *(functools.partial(_with_zero_gradient, i) for i in range(3)),
     ],
     ids=["no modifier", "identity backward", "zero output", "zero lse", "zero dq", "zero dk", "zero dv"],

@@ -64,9 +64,7 @@ def test_sequences(strategy, striped):
         def local(slopes, cap, table, q, k, v):
             return attend(q, k, v, *learned(slopes, cap, table))
 
-        o = jax.shard_map(local, mesh=mesh, in_specs=(P(), P(), P(), *[P(None, "seq")] * 3), out_specs=P(None, "seq"))(
-            slopes, cap, table, *parts
-        )
+        o = jax.shard_map(local, mesh=mesh, in_specs=(P(), P(), P(), *[P(None, "seq")] * 3), out_specs=P(None, "seq"))(slopes, cap, table, *parts)
         o = unstripe(o, count, 1) if striped else o
         return (o.astype(jnp.float32) ** 2).sum(), o
 

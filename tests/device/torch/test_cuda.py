@@ -60,7 +60,7 @@ def test_deterministic_gradients_are_the_same_bits(random):
 
 
 def test_the_current_stream_is_used(random):
-    """What is computed on a side stream waits for what stands there before it."""
+    """Attention on a side stream waits for the work that the stream has before it."""
     q, k, v = tensors(random)
     expected, _ = fused(q, k, v, None, causal)
     side = torch.cuda.Stream()
