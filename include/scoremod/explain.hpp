@@ -118,7 +118,7 @@ struct Explanation {
   WorkEstimate work;
   std::vector<TensorInfo> tensors;
   std::vector<BackendExplanation> backends;  ///< in the order of preference
-  std::string decided_by;                    ///< who said which of them may be chosen
+  std::string decided_by;                    ///< "the caller", "SCOREMOD_BACKENDS", or "predicted time"
   /// Of each memory where the calls' tensors may lie; none of one that has no device, or only the host's own code.
   std::vector<PatternExplanation> patterns;
 };
