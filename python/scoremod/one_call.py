@@ -7,7 +7,7 @@ import numpy as np
 from scoremod.arguments import finite, mapping
 from scoremod.attention import Attention
 from scoremod.errors import InvalidArgumentError
-from scoremod.tensors import dtype_name
+from scoremod.tensors import dtype_name, refuse_mask
 from scoremod.unknown_arguments import refuse
 
 
@@ -82,6 +82,7 @@ def _array(value, name):
     """The array in C order, copied if it lies otherwise."""
     if not hasattr(value, "__array__"):  # a list's dtype would be a guess
         raise InvalidArgumentError(f"{name}: expected a NumPy array, found {type(value).__name__}")
+    refuse_mask(value, name)
     # A scalar stays one: ascontiguousarray() would give it a dimension.
     return np.asarray(value, order="C")
 
