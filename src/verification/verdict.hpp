@@ -18,8 +18,7 @@ enum class Mode : std::uint8_t {
   kAlways,    ///< "always": once in each process, whatever is stored
   kNever,     ///< "never": what an engine holds to be right is trusted
 };
-/// Throws Error(kInvalidArgument) for another value of the variable. SCOREMOD_ADMISSION, its old name, is read where it
-/// is not set, with one warning.
+/// Throws Error(kInvalidArgument) for another value of the variable.
 Mode verification_mode();
 
 /// What a trial showed.
