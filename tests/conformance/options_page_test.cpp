@@ -129,7 +129,7 @@ std::string answer_of_direction(const std::string& part) {
   return !part.empty() && part.front() >= '0' && part.front() <= '9' ? "runs" : part;
 }
 
-/// What a cell says without its numbers, of both directions where they differ.
+/// A cell without its numbers, of both directions where they differ.
 std::string answer_of(const std::string& cell) {
   const std::size_t bar = cell.find(" / ");
   const std::string forward = answer_of_direction(cell.substr(0, bar));

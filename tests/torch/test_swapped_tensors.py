@@ -359,7 +359,7 @@ def test_memory_that_was_given_back_is_refused(part, route, leaves, d_o):
 
 
 def test_memory_behind_a_part_of_a_packed_tensor(route, d_o):
-    """What counts is where the part ends; a storage that was cut behind it is no mistake."""
+    """The end of the part counts: a storage that was cut behind it is no mistake."""
     packed = torch.randn(3, B, H, S, D)
     query, key, value = packed
     expected = flex_attention(query, key, value)

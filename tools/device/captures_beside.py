@@ -282,7 +282,7 @@ def jax_part(uses, threads=4):
     return [result]
 
 
-# What runs a part, and its first uses.
+# Each part: the function that runs it, and its first uses.
 PARTS = {"torch": (torch_part, 34), "jax": (jax_part, 300), "jax_control": (jax_control_part, 300)}
 
 

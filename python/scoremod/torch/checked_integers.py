@@ -1,6 +1,6 @@
 """Integers that callers give, held to what a call can do with them: int32, in which score programs compute, and lengths and page ids in range.
 
-Those in host memory are refused by name. Graphs of torch.compile and torch.export have no numbers yet: there operators check them when they run.
+Integers in host memory are refused by name. Graphs of torch.compile and torch.export have no numbers yet: there operators check them when they run.
 """
 
 import weakref
@@ -39,7 +39,7 @@ def checked_int32(tensor, limit, name):
 
 
 def int32_in_graph(tensor, name):
-    """The same of a tensor of a graph that is being made."""
+    """checked_int32() of a tensor of a graph that is being made."""
     return torch.ops.scoremod.checked_int32(tensor, ANY, name) if tensor.dtype == torch.int64 else tensor
 
 
