@@ -74,7 +74,7 @@ def refused_for(kind):
 
 def check_suite():
     verdicts = {name: item("summary", name) for name in ("right", "wrong", "refused")}
-    return {"commit": item("commit"), "results": lambda report: str(len(report["results"])), **verdicts}
+    return {"commit": item("commit"), "results": lambda report: str(sum(report["summary"][name] for name in ("right", "wrong", "refused", "error"))), **verdicts}
 
 
 def steady(report, case, other, direction="forward"):
@@ -120,9 +120,11 @@ def first_times(report, hopper):
     return f"{min(found):.2f} to {max(found):.2f}"
 
 
-def verdicts_of_table():
-    counts = {verdict: (lambda report, verdict=verdict: str(len(rows(report, verdict=verdict)))) for verdict in ("right", "wrong", "refused", "crashed")}
-    return {"cases": lambda report: str(len(report["results"])), **counts}
+def verdicts_of_table(*others):
+    def cases(*verdicts):
+        return lambda report: str(sum(count for row in report["results"] for verdict, count in row["cases"].items() if not verdicts or verdict in verdicts))
+
+    return {"cases": cases(), **{verdict: cases(verdict) for verdict in ("right", "wrong", "refused", "crashed", *others)}}
 
 
 def case_ms(report, case, direction):
@@ -133,7 +135,7 @@ PATTERNS = "src/backend/cudnn/patterns/tables"
 OTHER_RECORDS = {f"patterns_{version.replace('.', '_')}": f"{PATTERNS}/sm_90-{version}.json" for version in ("9.19.0", "9.27.0", "9.28.0")}
 FIGURES = {
     **{record: verdicts_of_table() for record in OTHER_RECORDS},
-    "patterns_9_19_0": {**verdicts_of_table(), "not_lowered": lambda report: str(len(rows(report, verdict="not_lowered")))},
+    "patterns_9_19_0": verdicts_of_table("not_lowered"),
     "cudnn_check": {
         **check_suite(),
         **{f"refused_{kind}": refused_for(kind) for kind in REFUSALS},

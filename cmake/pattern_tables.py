@@ -32,16 +32,23 @@ def enumerator(text):
     return "k" + "".join(part.capitalize() for part in text.split("_"))
 
 
+def row_class_of(row):
+    return "one_row" if row["setting"].startswith(ONE_ROW_SETTINGS) else "many_rows"
+
+
+def worse(verdict, other):
+    """The one that counts of two. The explorer's own failures (no pattern at all, an environment error) say nothing about cuDNN."""
+    weight = lambda each: VERDICTS.index(each) if each in VERDICTS else 0  # noqa: E731
+    return max(verdict, other, key=weight)
+
+
 def summed_up(rows):
     """{(row class, direction, name): (verdict, milliseconds)} of one architecture and version."""
     decisions = {}
     for row in rows:
-        row_class = "one_row" if row["setting"].startswith(ONE_ROW_SETTINGS) else "many_rows"
-        key = row_class, row["direction"], row["pattern"]
+        key = row_class_of(row), row["direction"], row["pattern"]
         verdict, milliseconds = decisions.get(key, ("unknown", 0.0))
-        # The explorer's own failures (no pattern at all, an environment error) say nothing about cuDNN.
-        seen = row["verdict"] if row["verdict"] in VERDICTS else "unknown"
-        decisions[key] = max(verdict, seen, key=VERDICTS.index), max(milliseconds, row["ms"] or 0.0)
+        decisions[key] = worse(verdict, row["verdict"]), max(milliseconds, row["ms"] or 0.0)
     return decisions
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fits what each step of a score modifier costs to the times that the pattern explorer took.
 
-usage: scoremod_explore --work 9.19.0 | tools/fit_score_costs.py
+usage: scoremod_cudnn explore --work 9.19.0 | tools/fit_score_costs.py
 
 Writes src/backend/cudnn/patterns/score_costs.cpp. The cases' times are of src/backend/cudnn/patterns/tables/sm_90-9.19.0.json; two more come from
 the benchmark on the same device (bench/results/h200.json), which alone has a bias that the adjoint does not read. Needs NumPy and SciPy. Prints

@@ -7,17 +7,24 @@
 
 namespace scoremod::jax {
 
-AttentionState::AttentionState(std::string problem, CompileOptions options)
-    : problem_(std::move(problem)),
+AttentionState::AttentionState(const std::string& problem, CompileOptions options)
+    : AttentionState(parse_problem(problem), std::move(options)) {}
+
+AttentionState::AttentionState(const AttentionProblem& problem, CompileOptions options)
+    : AttentionState(problem, std::move(options),
+                     [problem](const CompileOptions& of_device) { return cached_attention(problem, of_device); }) {}
+
+AttentionState::AttentionState(const AttentionProblem& problem, CompileOptions options, Make make)
+    : make_(std::move(make)),
       options_(std::move(options)),
-      tensors_(tensors_of(parse_problem(problem_))),
-      gradients_(gradients_of(parse_problem(problem_))) {}
+      tensors_(tensors_of(problem)),
+      gradients_(gradients_of(problem)) {}
 
 Prepared AttentionState::made(int device, std::optional<std::size_t> max_workspace) const {
   CompileOptions options = options_;
   options.device = device;
   options.max_workspace = max_workspace;
-  const auto attention = cached_attention(parse_problem(problem_), options);
+  const auto attention = make_(options);
   return {attention, attention->forward_workspace_bytes(), attention->backward_workspace_bytes()};
 }
 

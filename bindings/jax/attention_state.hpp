@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,10 +29,15 @@ struct Prepared {
 /// first runs on its device, never during a run, which a CUDA graph may record.
 class AttentionState {
  public:
-  /// `problem` is a problem's JSON; `options` name the memory, and no device.
-  AttentionState(std::string problem, CompileOptions options);
+  /// Makes the attention of options that name a device, too.
+  using Make = std::function<std::shared_ptr<const Attention>(const CompileOptions& options)>;
 
-  /// Makes the attention on a device, from the process's cache, which compiles it where it isn't yet. Throws Error.
+  /// `problem` is a problem's JSON; `options` name the memory, and no device. Attentions come from the process's cache.
+  AttentionState(const std::string& problem, CompileOptions options);
+  /// The problem has no open sizes; `make` makes its attentions.
+  AttentionState(const AttentionProblem& problem, CompileOptions options, Make make);
+
+  /// Makes the attention on a device where it isn't yet. Throws Error.
   void prepare(int device);
 
   /// Prepares calls with a workspace of at most `given` bytes; `needed` names the member that counts it. XLA planned
@@ -48,9 +54,10 @@ class AttentionState {
   const std::vector<TensorInfo>& gradients() const { return gradients_; }
 
  private:
+  AttentionState(const AttentionProblem& problem, CompileOptions options);
   Prepared made(int device, std::optional<std::size_t> max_workspace) const;
 
-  const std::string problem_;
+  const Make make_;
   const CompileOptions options_;
   std::vector<TensorInfo> tensors_, gradients_;
   mutable std::mutex mutex_;  ///< devices run their parts of a program in threads of their own

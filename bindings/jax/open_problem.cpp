@@ -1,5 +1,6 @@
 #include "open_problem.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "scoremod/error.hpp"
@@ -8,7 +9,6 @@ namespace scoremod::jax {
 namespace {
 
 namespace ffi = xla::ffi;
-using nlohmann::json;
 
 /// The positions of the buffers whose shapes give the sizes.
 enum ArgumentNumber : std::size_t { kQuery, kKey, kValue };
@@ -27,57 +27,38 @@ std::int64_t size_in(const ffi::RemainingArgs& arguments, std::size_t argument, 
 
 }  // namespace
 
-OpenProblem::OpenProblem(const std::string& problem, std::size_t first_operand) {
-  try {
-    problem_ = json::parse(problem);
-    find_sizes();
-    find_extents(first_operand);
-  } catch (const json::exception& error) {
-    fail(std::string("problem: expected the JSON of a problem with open sizes, found: ") + error.what());
-  }
-  refuse_other_nulls();
+OpenProblem::OpenProblem(const std::string& problem, std::size_t first_operand) : problem_(parse_problem(problem)) {
+  find_sizes();
+  find_operands(first_operand);
 }
 
 void OpenProblem::find_sizes() {
-  const auto layout = problem_.at("layout").get<std::string>();
+  const std::string layout = to_string(problem_.q.layout);
   const std::size_t batch = layout.find('B'), sequence = layout.find('S');
-  if (batch == std::string::npos || sequence == std::string::npos) {
-    fail("layout: expected B and S in it, whose sizes calls bring, found '" + layout + "'");
+  if (batch == std::string::npos || sequence == std::string::npos || problem_.paged) {
+    fail("layout: expected B and S in it and no pages, so that calls bring their sizes, found '" + layout + "'" +
+         (problem_.paged ? " and paged keys" : ""));
+  }
+  if (problem_.heads_q == kOpenSize || problem_.heads_kv == kOpenSize) {
+    fail("heads_q, heads_kv: expected numbers, since heads decide which code runs, found null; give the numbers");
   }
   const std::vector<Dimension> batches = {{kQuery, batch, "query"}, {kKey, batch, "key"}, {kValue, batch, "value"}};
-  const std::vector<Dimension> queries = {{kQuery, sequence, "query"}};
   const std::vector<Dimension> keys = {{kKey, sequence, "key"}, {kValue, sequence, "value"}};
-  for (const auto& [name, said_by] : {std::pair{"batch", batches}, {"seq_q", queries}, {"seq_kv", keys}}) {
-    if (problem_.at(name).is_null()) open_.push_back({json::json_pointer("/" + std::string(name)), name, said_by});
+  if (problem_.batch == kOpenSize) open_.push_back({&Sizes::batch, "batch", batches});
+  if (problem_.seq_q == kOpenSize) open_.push_back({&Sizes::seq_q, "seq_q", {{kQuery, sequence, "query"}}});
+  if (problem_.seq_kv == kOpenSize) open_.push_back({&Sizes::seq_kv, "seq_kv", keys});
+}
+
+void OpenProblem::find_operands(std::size_t first_operand) {
+  for (std::size_t i = 0; i < problem_.operands.size(); ++i) {
+    const OperandSpec& spec = problem_.operands[i];
+    if (std::ranges::find(spec.shape, kOpenSize) == spec.shape.end()) continue;
+    operands_.push_back({first_operand + i, spec.name, spec.shape.size()});
   }
 }
 
-void OpenProblem::find_extents(std::size_t first_operand) {
-  const json& operands = problem_.at("operands");
-  for (std::size_t i = 0; i < operands.size(); ++i) {
-    const auto name = "operand '" + operands[i].at("name").get<std::string>() + "'";
-    const json& shape = operands[i].at("shape");
-    for (std::size_t d = 0; d < shape.size(); ++d) {
-      if (!shape[d].is_null()) continue;
-      const auto place = json::json_pointer("/operands/" + std::to_string(i) + "/shape/" + std::to_string(d));
-      open_.push_back({place, "dimension " + std::to_string(d) + " of " + name, {{first_operand + i, d, name}}});
-    }
-  }
-}
-
-void OpenProblem::refuse_other_nulls() const {
-  const json filled = json::parse(with_sizes(std::vector<std::int64_t>(open_.size(), 1)));
-  const json flat = filled.flatten();
-  for (const auto& [place, value] : flat.items()) {
-    // An empty list or dict is flattened to null, too.
-    if (!value.is_null() || !filled.at(json::json_pointer(place)).is_null()) continue;
-    fail("problem: expected batch, seq_q, seq_kv or extents of operands where calls bring a size, found null at " +
-         place);
-  }
-}
-
-std::vector<std::int64_t> OpenProblem::sizes_of(const ffi::RemainingArgs& arguments) const {
-  std::vector<std::int64_t> sizes;
+Sizes OpenProblem::sizes_of(const ffi::RemainingArgs& arguments) const {
+  Sizes sizes;
   for (const OpenSize& open : open_) {
     const Dimension& first = open.said_by.front();
     const std::int64_t size = size_in(arguments, first.argument, first.dimension, first.name);
@@ -91,25 +72,33 @@ std::vector<std::int64_t> OpenProblem::sizes_of(const ffi::RemainingArgs& argume
       fail(open.name + ": expected at least 1, found " + std::to_string(size) +
            ": a program with open sizes runs no empty attention; leave the call out");
     }
-    sizes.push_back(size);
+    sizes.*open.size = size;
+  }
+  for (const OpenOperand& open : operands_) {
+    OperandSizes own{.name = open.name, .shape = {}, .strides = {}};
+    for (std::size_t d = 0; d < open.rank; ++d)
+      own.shape.push_back(size_in(arguments, open.argument, d, "operand '" + open.name + "'"));
+    sizes.operands.push_back(std::move(own));
   }
   return sizes;
-}
-
-std::string OpenProblem::with_sizes(const std::vector<std::int64_t>& sizes) const {
-  json filled = problem_;
-  for (std::size_t i = 0; i < open_.size(); ++i) filled[open_[i].place] = sizes[i];
-  return filled.dump();
 }
 
 AnySizeState::AnySizeState(const std::string& problem, CompileOptions options, std::size_t first_operand)
     : problem_(problem, first_operand), options_(std::move(options)) {}
 
+const OpenAttention& AnySizeState::on_device(const CompileOptions& options) {
+  const int device = options.device.value_or(0);
+  const auto found = by_device_.find(device);
+  if (found != by_device_.end()) return found->second;
+  return by_device_.emplace(device, OpenAttention::compile(problem_.problem(), options)).first->second;
+}
+
 std::shared_ptr<const AttentionState> AnySizeState::prepared(const ffi::RemainingArgs& arguments, int device) {
-  std::vector<std::int64_t> sizes = problem_.sizes_of(arguments);
+  Sizes sizes = problem_.sizes_of(arguments);
   const std::lock_guard lock(mutex_);
   if (state_ == nullptr || sizes != sizes_) {
-    state_ = std::make_shared<AttentionState>(problem_.with_sizes(sizes), options_);
+    const auto make = [this, sizes](const CompileOptions& options) { return on_device(options).at(sizes); };
+    state_ = std::make_shared<AttentionState>(problem_at(problem_.problem(), sizes), options_, make);
     sizes_ = std::move(sizes);
   }
   state_->prepare(device);

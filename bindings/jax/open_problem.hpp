@@ -2,15 +2,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
-#include "scoremod/attention.hpp"
+#include "scoremod/open_attention.hpp"
 
 #include "attention_state.hpp"
-#include "nlohmann/json.hpp"
 #include "xla/ffi/api/ffi.h"
 
 namespace scoremod::jax {
@@ -19,15 +19,14 @@ namespace scoremod::jax {
 class OpenProblem {
  public:
   /// `first_operand` is the number of the call's buffer that is the first operand's. Throws
-  /// Error(kInvalidArgument) for text that is no such problem, and for null in another place.
+  /// Error(kInvalidArgument) for text that is no such problem, and where heads or a table's blocks are open.
   OpenProblem(const std::string& problem, std::size_t first_operand);
 
-  /// The open sizes that these buffers have, in an order of its own. Throws Error(kInvalidArgument) where two buffers
-  /// disagree, and where a size is 0.
-  std::vector<std::int64_t> sizes_of(const xla::ffi::RemainingArgs& arguments) const;
+  const AttentionProblem& problem() const { return problem_; }
 
-  /// The problem's JSON with these sizes.
-  std::string with_sizes(const std::vector<std::int64_t>& sizes) const;
+  /// The open sizes that these buffers have. Throws Error(kInvalidArgument) where two buffers disagree, and where a
+  /// size is 0.
+  Sizes sizes_of(const xla::ffi::RemainingArgs& arguments) const;
 
  private:
   /// A dimension of one of a call's buffers.
@@ -37,17 +36,23 @@ class OpenProblem {
     std::string name;  ///< the buffer's
   };
   struct OpenSize {
-    nlohmann::json::json_pointer place;
+    std::int64_t Sizes::*size;
     std::string name;
     std::vector<Dimension> said_by;  ///< each has the size
   };
+  /// An operand with open extents, in the argument of this number.
+  struct OpenOperand {
+    std::size_t argument;
+    std::string name;
+    std::size_t rank;
+  };
 
   void find_sizes();
-  void find_extents(std::size_t first_operand);
-  void refuse_other_nulls() const;
+  void find_operands(std::size_t first_operand);
 
-  nlohmann::json problem_;
+  AttentionProblem problem_;
   std::vector<OpenSize> open_;
+  std::vector<OpenOperand> operands_;
 };
 
 /// One custom call with open sizes keeps the state of calls of the sizes that it has seen last. An XLA program has its
@@ -60,10 +65,14 @@ class AnySizeState {
   std::shared_ptr<const AttentionState> prepared(const xla::ffi::RemainingArgs& arguments, int device);
 
  private:
+  /// The problem compiled for all sizes on the options' device, once for each device.
+  const OpenAttention& on_device(const CompileOptions& options);
+
   const OpenProblem problem_;
   const CompileOptions options_;
   std::mutex mutex_;  ///< devices run their parts of a program in threads of their own
-  std::vector<std::int64_t> sizes_;
+  std::map<int, OpenAttention> by_device_;
+  Sizes sizes_;
   std::shared_ptr<AttentionState> state_;
 };
 

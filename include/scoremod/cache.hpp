@@ -78,7 +78,7 @@ struct StoredFile {
   std::uint64_t bytes = 0;
   std::int64_t last_used = 0;  ///< seconds since 1970-01-01 UTC
   std::string damage;          ///< why it is of no use; when not empty, nothing below is known
-  std::string kind;            ///< "plan", "verification", "kernels" or (of older versions) "admission"
+  std::string kind;            ///< "plan", "verification", "kernels", "choice" or "refusal"
   std::string library;         ///< the version of scoremod that wrote it, such as "0.1.0"
   std::string engine;          ///< the backend that it is for, such as "cudnn 9.19.0"
   std::string architecture;    ///< such as "sm_90 NVIDIA H200"

@@ -119,7 +119,7 @@ struct Explanation {
   WorkEstimate work;
   std::vector<TensorInfo> tensors;
   std::vector<BackendExplanation> backends;  ///< in the order of preference
-  std::string decided_by;                    ///< who said which of them may be chosen
+  std::string decided_by;                    ///< "the caller", "SCOREMOD_BACKENDS", or "predicted time"
   /// One entry for each memory that the calls' tensors may lie in. A memory without a device, or with only the host's
   /// code, has none.
   std::vector<PatternExplanation> patterns;

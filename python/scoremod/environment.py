@@ -3,7 +3,15 @@
 import os
 
 # src/runtime/attention_cache.cpp has the same list.
-VARIABLES = ("SCOREMOD_BACKENDS", "SCOREMOD_AUTOTUNE", "SCOREMOD_MAX_WORKSPACE", "SCOREMOD_VERIFICATION", "SCOREMOD_ADMISSION", "SCOREMOD_NEW_SIZES", "SCOREMOD_THREADS")
+VARIABLES = (
+    "SCOREMOD_BACKENDS",
+    "SCOREMOD_AUTOTUNE",
+    "SCOREMOD_MAX_WORKSPACE",
+    "SCOREMOD_VERIFICATION",
+    "SCOREMOD_NEW_SIZES",
+    "SCOREMOD_THREADS",
+    "OMP_NUM_THREADS",
+)
 
 # The dict that os.environ keeps: a look into it takes a tenth of os.environ's time, which each call would pay.
 _kept = getattr(os.environ, "_data", None)

@@ -43,7 +43,7 @@ class Explanation:
         lines += ["", f"mask: {mask['kind']}", *self._map(self.mask_map()), f"derivative:\n{self.compiled['derivative']}"]
         lines += [f"{name}: {'yes' if not reasons else '; '.join(reasons)}" for name, reasons in self.answers().items()]
         backward = f" (backward: {self.backward_backend})" if self.backward_backend not in (None, self.backend) else ""
-        lines.append(f"runs on: {self.backend or 'none of them'}{backward}, chosen among by {self.decided_by}")
+        lines.append(f"runs on: {self.backend or 'none of them'}{backward}, chosen by {self.decided_by}")
         if set(self.gradient_backends.values()) - {self.backward_backend}:
             found = ", ".join(f"{gradient} on {backend}" for gradient, backend in self.gradient_backends.items())
             lines.append(f"with gradients of captured tensors: {found}")
@@ -88,7 +88,7 @@ class Explanation:
 
     @property
     def decided_by(self) -> str:
-        """Who said which backends may be chosen: "the caller", "SCOREMOD_BACKENDS" or "nobody: the fastest by prediction"."""
+        """Who said which backends may be chosen: "the caller", "SCOREMOD_BACKENDS" or "predicted time"."""
         return self.compiled["decided_by"]
 
     def answers(self) -> dict[str, tuple[str, ...]]:

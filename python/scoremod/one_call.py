@@ -10,7 +10,7 @@ from scoremod.arguments import finite, mapping
 from scoremod.attention import Attention
 from scoremod.errors import InvalidArgumentError
 from scoremod.signatures import Layout
-from scoremod.tensors import dtype_name
+from scoremod.tensors import dtype_name, refuse_mask
 from scoremod.unknown_arguments import refuse
 from scoremod.workspace import Workspace
 
@@ -123,6 +123,7 @@ def _array(value, name):
     """The array in C order, copied if it lies otherwise."""
     if not hasattr(value, "__array__"):  # a list's dtype would be a guess
         raise InvalidArgumentError(f"{name}: expected a NumPy array, found {type(value).__name__}")
+    refuse_mask(value, name)
     # A scalar stays one: ascontiguousarray() would give it a dimension.
     return np.asarray(value, order="C")
 

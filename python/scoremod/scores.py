@@ -8,6 +8,7 @@ import numpy as np
 from scoremod.array_call import Offsets
 from scoremod.attention import Attention
 from scoremod.errors import InvalidArgumentError
+from scoremod.tensors import refuse_mask
 
 _AXES = ("b", "h", "q_idx", "kv_idx")
 _DECLARATION = re.compile(r"^\s*(operand|table)\s+(\w+)\s*:\s*(f32|i32|bool)\s*(?:\[([^\]]*)\]|rank\s+\d+)?\s*$")
@@ -52,6 +53,7 @@ class HeadScores:
                 continue
             if name not in arrays:
                 raise InvalidArgumentError(f"operands: expected an array for '{name}', which the program reads; found none")
+            refuse_mask(arrays[name], f"operand '{name}'")
             array = float_array(np.asarray(arrays[name]), spec["dtype"])
             if array.shape != tuple(spec["shape"]):
                 raise InvalidArgumentError(f"operands: expected '{name}' in shape {tuple(spec['shape'])}, found {array.shape}")

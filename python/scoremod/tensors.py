@@ -33,6 +33,15 @@ DTYPES = {
 _NUMPY_NAMES = {"f32": "float32", "f16": "float16", "i32": "int32", "bool": "bool_"}
 
 
+def refuse_mask(array, name):
+    """Raises InvalidArgumentError for an array of numpy.ma, whose mask no call reads."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise InvalidArgumentError(
+            f"{name}: expected a NumPy array without a mask, found a numpy.ma.MaskedArray, whose mask would be ignored; give its filled(VALUE), or mask keys "
+            "by mask_mod"
+        )
+
+
 def dtype_name(dtype, name):
     """ "f32", "f16", "bf16", "i32", "bool", "e4m3" or "e5m2" for a NumPy dtype. Plain unsigned integers are nobody's: only a problem can say
     what they are. name: of the array, for the message."""
@@ -72,6 +81,7 @@ class TensorSpec:
 
     def check(self, array):
         """The array itself when it is what the problem says; raises InvalidArgumentError otherwise."""
+        refuse_mask(array, self.name)
         if isinstance(array, np.generic):
             array = np.asarray(array)
         if not isinstance(array, np.ndarray):

@@ -157,7 +157,7 @@ class Writer {
   }
 
   void backends() {
-    out_ << "backends    chosen among by " << explanation_.decided_by << "\n";
+    out_ << "backends    chosen by " << explanation_.decided_by << "\n";
     for (const BackendExplanation& backend : explanation_.backends) {
       out_ << "    " << std::left << std::setw(20) << backend.support.backend
            << (backend.support.supported ? "supported" : "not supported");

@@ -81,9 +81,7 @@ Selection select(const CompileOptions& options) {
   Selection selection;
   selection.memory = memory_of(wish, options, of_caller);
   selection.in_order = !wish.named.empty();
-  selection.decided_by = of_caller      ? "the caller"
-                         : list.empty() ? "nobody: the fastest by prediction"
-                                        : "SCOREMOD_BACKENDS";
+  selection.decided_by = of_caller ? "the caller" : list.empty() ? "predicted time" : "SCOREMOD_BACKENDS";
   const auto all = backend::backends();
   const std::vector<const Backend*> from =
       wish.named.empty() ? std::vector<const Backend*>(all.begin(), all.end()) : wish.named;

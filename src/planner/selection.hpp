@@ -14,7 +14,7 @@ struct Selection {
   std::vector<const backend::Backend*> backends;  ///< of one memory; without companions
   MemoryKind memory = MemoryKind::kHost;
   bool in_order = false;   ///< the order is the caller's wish; otherwise predicted times decide
-  std::string decided_by;  ///< for people: "the caller", "SCOREMOD_BACKENDS", "nobody: the fastest by prediction"
+  std::string decided_by;  ///< for people: "the caller", "SCOREMOD_BACKENDS", "predicted time"
 };
 
 /// By the options, or the environment where they say nothing. May be empty. Throws Error(kInvalidArgument) for names

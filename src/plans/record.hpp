@@ -15,16 +15,15 @@ enum class RecordKind : std::uint8_t {
   kVerification,  ///< the verdict of a trial run on a device
   kKernels,       ///< kernels that were compiled for a program
   kChoice,        ///< which of some candidates was measured to be the fastest
-  kAdmission,     ///< a verdict of a trial that covered less, of earlier versions: listed and deleted, never used
   kRefusal,       ///< why a backend does not build a candidate
 };
 
-inline constexpr std::array kRecordKinds{RecordKind::kPlan,   RecordKind::kVerification, RecordKind::kKernels,
-                                         RecordKind::kChoice, RecordKind::kAdmission,    RecordKind::kRefusal};
+inline constexpr std::array kRecordKinds{RecordKind::kPlan, RecordKind::kVerification, RecordKind::kKernels,
+                                         RecordKind::kChoice, RecordKind::kRefusal};
 static_assert(kRecordKinds.size() == static_cast<std::size_t>(RecordKind::kRefusal) + 1,
               "a kind that is not listed can be written and not read");
 
-/// "plan", "verification", "kernels", "choice", "admission" or "refusal"; also the beginning of its files' names.
+/// "plan", "verification", "kernels", "choice" or "refusal"; also the beginning of its files' names.
 const char* to_string(RecordKind kind);
 
 /// Something to be kept in a file, to be found by its kind and key.

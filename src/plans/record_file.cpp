@@ -88,7 +88,6 @@ const char* to_string(RecordKind kind) {
     case RecordKind::kVerification: return "verification";
     case RecordKind::kKernels: return "kernels";
     case RecordKind::kChoice: return "choice";
-    case RecordKind::kAdmission: return "admission";
     case RecordKind::kRefusal: return "refusal";
   }
   return "unknown";

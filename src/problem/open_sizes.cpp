@@ -58,12 +58,12 @@ void fill_strides(std::optional<TensorLayout>& gradient, const TensorLayout& ten
 void fill_operand(const AttentionProblem& problem, OperandSpec& spec, const OperandDecl& decl,
                   const OperandSizes* given) {
   if (given != nullptr && !given->strides.empty()) spec.strides = given->strides;
+  const bool has_shape = given != nullptr && !given->shape.empty();
   if (!decl.is_table()) {
-    spec.shape = default_spec(problem, decl).shape;
+    spec.shape = has_shape ? given->shape : default_spec(problem, decl).shape;  // validate() refuses another one
   } else if (std::vector<std::int64_t> implied = implied_table_shape(problem, spec.name); !implied.empty()) {
     spec.shape = std::move(implied);
   } else {
-    const bool has_shape = given != nullptr && !given->shape.empty();
     if (has_shape && given->shape.size() != spec.shape.size())
       fail_argument("sizes.operands: expected ", spec.shape.size(), " sizes for table '", spec.name, "', found ",
                     given->shape.size());
@@ -71,9 +71,9 @@ void fill_operand(const AttentionProblem& problem, OperandSpec& spec, const Oper
       fill(concat("operands['", spec.name, "'].shape[", i, "]"), spec.shape[i], has_shape ? given->shape[i] : 0);
     return;
   }
-  if (given != nullptr && !given->shape.empty() && given->shape != spec.shape)
-    fail_argument("sizes.operands: expected no shape for operand '", spec.name,
-                  "', or the problem's sizes along its axes; found another");
+  if (has_shape && given->shape != spec.shape)
+    fail_argument("sizes.operands: expected no shape for table '", spec.name,
+                  "', which has the problem's sizes, or these; found another");
 }
 
 void fill_operands(AttentionProblem& problem, const std::vector<OperandSizes>& given) {

@@ -67,8 +67,9 @@ std::string names_of_memory(MemoryKind memory) {
     const std::string names = names_of_memory(selection.memory);
     if (names.empty())
       fail_unsupported("no backend runs this problem: this build of scoremod has none for ", memory, " memory");
-    fail_unsupported("no backend runs this problem: the tensors are in ", memory, " memory, and no backend chosen by ",
-                     selection.decided_by, " runs there; choose among ", names, ", or move the tensors");
+    fail_unsupported("no backend runs this problem: expected one that runs in ", memory,
+                     " memory, where the tensors are; found none among those chosen by ", selection.decided_by,
+                     "; choose among ", names, ", or move the tensors");
   }
   fail_unsupported("no backend runs this problem", reasons_text(planned.prepared.forward));
 }

@@ -26,8 +26,8 @@ constexpr std::size_t kDefaultAttentions = 256;
 
 /// Everything in the environment that compiling looks at: a changed variable makes another attention.
 constexpr const char* kVariables[] = {"SCOREMOD_BACKENDS",     "SCOREMOD_AUTOTUNE",  "SCOREMOD_MAX_WORKSPACE",
-                                      "SCOREMOD_VERIFICATION", "SCOREMOD_ADMISSION", "SCOREMOD_NEW_SIZES",
-                                      "SCOREMOD_THREADS",      "OMP_NUM_THREADS"};
+                                      "SCOREMOD_VERIFICATION", "SCOREMOD_NEW_SIZES", "SCOREMOD_THREADS",
+                                      "OMP_NUM_THREADS"};
 
 PlanCacheLimits limits_of(std::size_t attentions) { return {attentions, std::numeric_limits<std::size_t>::max()}; }
 

@@ -5,11 +5,9 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
-#include <utility>
 
 #include "base/environment.hpp"
 #include "base/fail.hpp"
-#include "base/warning.hpp"
 #include "plans/plan_store.hpp"
 #include "plans/plan_work.hpp"
 
@@ -53,24 +51,14 @@ void store(const Subject& subject, const Verdict& verdict) {
                              subject.key, Bytes(data, data + text.size())});
 }
 
-/// The variable's name and value; the value is empty where neither it nor its old name is set.
-std::pair<const char*, std::string_view> mode_variable() {
-  const std::string_view value = environment_variable("SCOREMOD_VERIFICATION");
-  const std::string_view old_value = environment_variable("SCOREMOD_ADMISSION");
-  if (!value.empty() || old_value.empty()) return {"SCOREMOD_VERIFICATION", value};
-  static std::once_flag warned;
-  std::call_once(warned, [] { warn("SCOREMOD_ADMISSION is now called SCOREMOD_VERIFICATION: set that one instead"); });
-  return {"SCOREMOD_ADMISSION", old_value};
-}
-
 }  // namespace
 
 Mode verification_mode() {
-  const auto [name, mode] = mode_variable();
+  const std::string_view mode = environment_variable("SCOREMOD_VERIFICATION");
   if (mode.empty() || mode == "first_use") return Mode::kFirstUse;
   if (mode == "always") return Mode::kAlways;
   if (mode == "never") return Mode::kNever;
-  fail_argument(name, ": expected first_use, always or never, found '", mode, "'");
+  fail_argument("SCOREMOD_VERIFICATION: expected first_use, always or never, found '", mode, "'");
 }
 
 Verdict verdict_of(const std::vector<OutputError>& outputs, backend::Direction direction) {

@@ -18,8 +18,7 @@ enum class Mode : std::uint8_t {
   kAlways,    ///< "always": once in each process, whatever is stored
   kNever,     ///< "never": the backend's own knowledge is trusted
 };
-/// Throws Error(kInvalidArgument) for another value of the variable. SCOREMOD_ADMISSION, its old name, is read where it
-/// is not set, with one warning.
+/// Throws Error(kInvalidArgument) for another value of the variable.
 Mode verification_mode();
 
 /// The result of a trial.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""usage: finds_changes_test.py SCOREMOD_ACCEPTANCE DEVICES TABLES
+"""usage: finds_changes_test.py SCOREMOD_CUDNN DEVICES TABLES
 
-Changes one answer in a copy of the committed tables and expects scoremod_acceptance to fail and to name it; exits 77
-where scoremod_acceptance is skipped.
+Changes one answer in a copy of the committed tables and expects `scoremod_cudnn accept` to fail and to name it; exits 77
+where that is skipped.
 """
 
 import json
@@ -16,7 +16,7 @@ CELL = ("causal", "forward", "sm_90")
 
 
 def ask(command, devices, tables):
-    arguments = [command, "--devices", devices, "--tables", tables, "--modifier", CELL[0], "--device", "h200"]
+    arguments = [command, "accept", "--devices", devices, "--tables", tables, "--modifier", CELL[0], "--device", "h200"]
     return subprocess.run(arguments, capture_output=True, text=True, check=False)
 
 

@@ -25,9 +25,8 @@ CLEAN_TREE = {
     "src/runtime/executor.cpp": '#include "backend/backend.hpp"\n',
     "tools/scoremod/main.cpp": '#include <CLI/CLI.hpp>\n#include "scoremod/program.hpp"\n#include "explain.hpp"\n',
     "tools/scoremod/explain.hpp": "#include <string>\n",
-    "explorer/case.hpp": '#include "backend/cudnn/lowering/lower.hpp"\n#include "ir/node.hpp"\n',
-    "explorer/main.cpp": '#include <CLI/CLI.hpp>\n#include "explorer/case.hpp"\n#include "scoremod/program.hpp"\n',
-    "acceptance/main.cpp": '#include "explorer/case.hpp"\n#include "backend/backend.hpp"\n',
+    "tools/cudnn/case.hpp": '#include "backend/cudnn/lowering/lower.hpp"\n#include "ir/node.hpp"\n',
+    "tools/cudnn/main.cpp": '#include <CLI/CLI.hpp>\n#include "tools/cudnn/case.hpp"\n#include "scoremod/program.hpp"\n',
     "tests/unit/ir/node_test.cpp": '#include "ir/node.hpp"\n',
 }
 
@@ -85,11 +84,10 @@ class LayersTest(unittest.TestCase):
         self.expect_violation("tools/scoremod/run.cpp", '#include "ir/node.hpp"\n', "only public headers")
 
     def test_programs_for_developers_stand_above_the_library(self):
-        self.expect_violation("src/runtime/executor.cpp", '#include "explorer/case.hpp"\n', "layer runtime may not")
-        self.expect_violation("explorer/case.cpp", '#include "acceptance/main.cpp"\n', "layer explorer may not")
-        self.expect_violation("explorer/case.cpp", '#include "backend/cpu/tiled.hpp"\n', "layer explorer may not")
-        self.expect_violation("explorer/case.cpp", "#include <cudnn_frontend.h>\n", "explorer may not include")
-        self.expect_violation("tools/scoremod/run.cpp", '#include "explorer/case.hpp"\n', "only public headers")
+        self.expect_violation("src/runtime/executor.cpp", '#include "tools/cudnn/case.hpp"\n', "layer runtime may not")
+        self.expect_violation("tools/cudnn/case.cpp", '#include "backend/cpu/tiled.hpp"\n', "layer tools/cudnn may not")
+        self.expect_violation("tools/cudnn/case.cpp", "#include <cudnn_frontend.h>\n", "tools/cudnn may not include")
+        self.expect_violation("tools/scoremod/run.cpp", '#include "tools/cudnn/case.hpp"\n', "only public headers")
 
     def test_cudnn_frontend_is_seen_in_one_place(self):
         self.expect_violation("src/runtime/device.cpp", "#include <cudnn_frontend.h>\n", "only backend/cudnn, bench may")

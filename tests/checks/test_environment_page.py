@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+from scoremod.environment import VARIABLES
+
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("src", "python", "bindings", "tools", "bench", "explorer", "acceptance", "tests")
+FOLDERS = ("src", "python", "bindings", "tools", "bench", "tests")
 READS = [
     re.compile(r'(?:getenv|variable|flag)\("([A-Z_]+)"[,)]'),
     re.compile(r'environ(?:\.get)?[(\[]"(SCOREMOD_[A-Z_]+)"'),
@@ -14,10 +16,10 @@ OPTION = re.compile(r"^ *(?:option\((SCOREMOD_[A-Z_]+)|set\((SCOREMOD_[A-Z_]+)\s
 IN_CMAKE = {".txt", ".cmake"}
 
 
-def read_variables():
+def read_variables(folders=FOLDERS):
     names = set()
-    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in {".cpp", ".hpp", ".c", ".py", ".sh"}]
-    for path in [*files, ROOT / "dev"]:
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in {".cpp", ".hpp", ".c", ".py", ".sh"}]
+    for path in [*files, *([ROOT / "dev"] if folders is FOLDERS else [])]:
         text = path.read_text(encoding="utf-8")
         names.update(name for pattern in READS for name in pattern.findall(text))
     return names
@@ -39,6 +41,20 @@ def documented(after, before=None):
 def test_variables():
     # HOME and XDG_CACHE_HOME are in a default; JOBS is written without the prefix, as other build tools have it.
     assert documented("## Read by the library", "## Options") == read_variables() - {"HOME", "XDG_CACHE_HOME"} | {"JOBS"}
+
+
+# These decide which attention is compiled for a problem: a change of one is another key of what is kept. The others decide how it is made or kept.
+HOW_IT_IS_MADE = {
+    "SCOREMOD_CACHE", "SCOREMOD_CACHE_DIR", "SCOREMOD_CACHE_BYTES", "SCOREMOD_CACHE_ATTENTIONS", "XDG_CACHE_HOME", "HOME", "SCOREMOD_BUILD_PROCESSES", "SCOREMOD_TIMELINE",
+    "LD_LIBRARY_PATH",
+}  # fmt: skip
+
+
+def test_python_and_the_library_keep_attention_by_the_same_variables():
+    listed = re.search(r"kVariables\[\] = \{([^}]*)\}", (ROOT / "src/runtime/attention_cache.cpp").read_text(encoding="utf-8")).group(1)
+    assert list(VARIABLES) == re.findall(r'"([A-Z_]+)"', listed)
+    assert set(VARIABLES) == read_variables(["src"]) - HOW_IT_IS_MADE
+    assert set(VARIABLES) <= documented("## Read by the library", "## Read by the Python package")
 
 
 def test_options():

@@ -103,7 +103,7 @@ def test_parts_make_the_report_of_the_whole(scoremod, tmp_path, backend, code):
         pytest.skip("there is a device")
     for part in range(3):
         scoremod(*suite, "--parts", 3, "--part", part, "--out", f"{part}.json")
-    command = [sys.executable, ROOT / "tools" / "device" / "merge_check_reports.py", "merged.json"]
+    command = [sys.executable, ROOT / "tools" / "device" / "merge.py", "checks", "merged.json"]
     done = subprocess.run([*command, "0.json", "1.json", "2.json"], cwd=tmp_path, timeout=60, check=False)
     assert done.returncode == code
     merged = json.loads((tmp_path / "merged.json").read_text(encoding="utf-8"))

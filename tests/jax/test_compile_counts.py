@@ -27,6 +27,11 @@ def unlike(random):
     return float(np.float32(random.uniform(1, 2)))
 
 
+@pytest.fixture
+def cap(unlike):
+    return lambda score, b, h, q_idx, kv_idx: unlike * jnp.tanh(score / unlike)
+
+
 def compiles():
     return scoremod.cache.statistics()["compiled"]["problems"]
 
@@ -43,11 +48,10 @@ def array(random, *shape):
     return jnp.asarray(random.standard_normal(shape), jnp.float32)
 
 
-def test_decoding_with_a_cache_compiles_twice(random, unlike):
+def test_decoding_with_a_cache_compiles_twice(random, cap):
     """Once for init() and once for a token; the tokens are those of the whole sequence."""
     linen = pytest.importorskip("scoremod.jax.linen")
     tokens = 200
-    cap = lambda score, b, h, q_idx, kv_idx: unlike * jnp.tanh(score / unlike)  # noqa: E731
     module = linen.MultiHeadAttention(num_heads=H, score_mod=cap, mask_mod=zoo.causal(), decode=True)
     x, made = array(random, 1, tokens, H * D), []
 
@@ -86,8 +90,7 @@ class Attend:
         return flex_attention(q, k, k, self.score_mod)
 
 
-def test_growing_lengths_compile_once(random, unlike):
-    cap = lambda score, b, h, q_idx, kv_idx: unlike * jnp.tanh(score / unlike)  # noqa: E731
+def test_growing_lengths_compile_once(random, cap):
     assert compiles_of(growing(Attend(cap), random, range(1, 101))) <= 2
 
 
@@ -117,52 +120,41 @@ def test_mixed_batches_compile_once_for_each_kind_of_mask(random, unlike):
     assert compiles_of(serving()) <= 3
 
 
-def test_gradients_of_any_size_compile_twice(random, unlike):
+def test_gradients_of_any_size_compile_twice(random, cap):
     """Forward and backward."""
-    cap = lambda score, b, h, q_idx, kv_idx: unlike * jnp.tanh(score / unlike)  # noqa: E731
 
-    def training():
-        for length in range(1, 41):
-            q, k = array(random, 2, length, H, D), array(random, 2, length, 2, D)
-            jax.jit(jax.grad(lambda q, k: flex_attention(q, k, k, cap, zoo.causal()).sum()))(q, k)
-            yield
+    def train(length):
+        q, k = array(random, 2, length, H, D), array(random, 2, length, 2, D)
+        jax.jit(jax.grad(lambda q, k: flex_attention(q, k, k, cap, zoo.causal()).sum()))(q, k)
 
-    assert compiles_of(training()) <= 2
+    assert compiles_of(map(train, range(1, 41))) <= 2
 
 
-def test_ragged_batches_compile_once(random, unlike):
+def test_ragged_batches_compile_once(random, cap):
     """Fifty batches of four sequences each, in one array of tokens; asked for and compiled is one problem."""
-    cap = lambda score, b, h, q_idx, kv_idx: unlike * jnp.tanh(score / unlike)  # noqa: E731
 
-    def batches():
-        for _ in range(50):
-            lengths = random.integers(1, 40, 4)
-            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-            q, k = array(random, int(lengths.sum()), H, D), array(random, int(lengths.sum()), 2, D)
-            flex_attention(q, k, k, cap, zoo.causal(), q_offsets=offsets, layout="THD")
-            yield
+    def batch(_):
+        lengths = random.integers(1, 40, 4)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        q, k = array(random, int(lengths.sum()), H, D), array(random, int(lengths.sum()), 2, D)
+        flex_attention(q, k, k, cap, zoo.causal(), q_offsets=offsets, layout="THD")
 
-    assert compiles_of(batches()) <= 2
+    assert compiles_of(map(batch, range(50))) <= 2
 
 
-def test_growing_pages_compile_once(random, unlike):
-    cap = lambda score, b, h, q_idx, kv_idx: unlike * jnp.tanh(score / unlike)  # noqa: E731
+def test_growing_pages_compile_once(random, cap):
+    def decode(width):
+        blocks = 2 * width
+        q, pool = array(random, 2, 1, H, D), array(random, blocks, 4, 2, D)
+        table = np.arange(blocks, dtype=np.int32).reshape(2, width)
+        lengths = np.full(2, 4 * width - 1, np.int32)
+        flex_attention(q, pool, pool, cap, page_table=table, lengths=lengths)
 
-    def decoding():
-        for width in range(1, 41):
-            blocks = 2 * width
-            q, pool = array(random, 2, 1, H, D), array(random, blocks, 4, 2, D)
-            table = np.arange(blocks, dtype=np.int32).reshape(2, width)
-            lengths = np.full(2, 4 * width - 1, np.int32)
-            flex_attention(q, pool, pool, cap, page_table=table, lengths=lengths)
-            yield
-
-    assert compiles_of(decoding()) <= 2
+    assert compiles_of(map(decode, range(1, 41))) <= 2
 
 
-def test_an_exported_program_of_any_size_compiles_once(random, unlike):
+def test_an_exported_program_of_any_size_compiles_once(random, cap):
     known = [export.DisabledSafetyCheck.custom_call(target) for target in CUSTOM_CALLS]
-    cap = lambda score, b, h, q_idx, kv_idx: unlike * jnp.tanh(score / unlike)  # noqa: E731
     q = jax.ShapeDtypeStruct(export.symbolic_shape(f"b, s, {H}, {D}"), jnp.float32)
     program = export.export(jax.jit(lambda q: flex_attention(q, q, q, cap, zoo.causal())), disabled_checks=known)(q)
 

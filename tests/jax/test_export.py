@@ -390,10 +390,11 @@ def test_buffers_that_disagree_are_named():
 @pytest.mark.parametrize(
     "change, message",
     [
-        (('"dim_qk": 8', '"dim_qk": null'), "found null at /dim_qk"),
-        (('"layout": "BSHD"', '"layout": "THD"'), "layout: expected B and S in it"),
-        (('"seq_q": null, ', ""), "expected the JSON of a problem with open sizes.*seq_q"),
-        (("{", "["), "expected the JSON of a problem with open sizes"),
+        (('"dim_qk": 8', '"dim_qk": null'), "dim_qk: expected an integer, found null"),
+        (('"heads_q": 1', '"heads_q": null'), "heads_q, heads_kv: expected numbers"),
+        (('"layout": "BSHD"', '"layout": "THD"'), "q.layout: expected BSHD, SBHD or BHSD"),
+        (('"seq_q": null, ', ""), "seq_q"),
+        (("{", "["), "expected JSON"),
     ],
 )
 def test_problems_that_are_none_are_refused_when_xla_compiles(change, message):

@@ -339,8 +339,8 @@ def test_functions_that_are_made_where_others_were():
     assert len(seen) == 39
 
 
-OTHER_SETTINGS = {"SCOREMOD_NEW_SIZES": "wait", "SCOREMOD_BACKENDS": "reference", "SCOREMOD_AUTOTUNE": "1", "SCOREMOD_MAX_WORKSPACE": "1000000000", "SCOREMOD_VERIFICATION": "off", "SCOREMOD_ADMISSION": "off",
-                  "SCOREMOD_THREADS": "1"}  # fmt: skip
+OTHER_SETTINGS = {"SCOREMOD_NEW_SIZES": "wait", "SCOREMOD_BACKENDS": "reference", "SCOREMOD_AUTOTUNE": "1", "SCOREMOD_MAX_WORKSPACE": "1000000000", "SCOREMOD_VERIFICATION": "off",
+                  "SCOREMOD_THREADS": "1", "OMP_NUM_THREADS": "1"}  # fmt: skip
 
 
 def test_every_variable_that_decides_what_is_compiled_is_tried():

@@ -43,6 +43,8 @@ def operands():
         (dict(k=np.ones(SHAPE, ">f4")), ["k:", "float32", ">f4"]),
         (dict(v=[[1.0]]), ["v:", "NumPy array", "list"]),
         (dict(v=None), ["v:", "NumPy array", "NoneType"]),
+        (dict(q=np.ma.masked_less(np.ones(SHAPE, np.float32), 2)), ["q:", "without a mask", "numpy.ma.MaskedArray", "filled("]),
+        (dict(operands={"slope": np.ma.ones(2, np.float32), "n": np.ones(1, np.int32)}), ["operand 'slope'", "without a mask", "mask_mod"]),
         (dict(q=np.ones((1, 2, 3, 4), np.float32).transpose(0, 2, 1, 3)), ["q:", "strides (24, 8, 4, 1)", "ascontiguousarray"]),
         (dict(q=np.ones(SHAPE, np.float32)[:, ::-1]), ["q:", "strides", "-8"]),
         (dict(operands=None), ["operands:", "'slope'"]),
@@ -161,6 +163,8 @@ SLOPES = np.ones(2, np.float32)
     [
         (dict(q=None), ["q:", "NumPy array", "NoneType"]),
         (dict(k=[[1.0]]), ["k:", "NumPy array", "list"]),
+        (dict(k=np.ma.ones(SHAPE, np.float32)), ["k:", "without a mask", "numpy.ma.MaskedArray"]),
+        (dict(operands={"slopes": ("h", np.ma.masked_greater(SLOPES, 0))}), ["operand 'slopes'", "without a mask", "filled("]),
         (dict(q=np.ones(SHAPE)), ["q:", "float32", "float64"]),
         (dict(score_mod=2.0), ["score_mod:", "text", "float"]),
         (

@@ -188,7 +188,7 @@ print(json.dumps([explanation.backend, explanation.decided_by, support(too_wide,
 def test_serves_jax(tmp_path):
     pytest.importorskip("jax")
     backend, decided_by, reasons, tried, tried_in_all = json.loads(python(tmp_path, JAX))
-    assert (backend, decided_by) == ("third", "nobody: the fastest by prediction")
+    assert (backend, decided_by) == ("third", "predicted time")
     # As above: the wrong candidate and the right one of the forward, the right one of the backward; nothing for those after it.
     assert tried == tried_in_all == 3
     assert len(reasons) == 1 and "dim_qk is 96: the third engine" in reasons[0]

@@ -30,6 +30,22 @@ def random(seed):
     return torch.Generator().manual_seed(seed)
 
 
+@pytest.fixture
+def traces(monkeypatch):
+    """One entry for each pair of functions that is traced from here on; none is kept from before."""
+    from scoremod.torch import kept_traces
+
+    made, trace = [], kept_traces.Tracer.trace
+
+    def counted(self, *functions):
+        made.append(functions)
+        return trace(self, *functions)
+
+    monkeypatch.setattr(kept_traces.Tracer, "trace", counted)
+    monkeypatch.setattr(kept_traces, "_kept", {})
+    return made
+
+
 @pytest.fixture(autouse=True)
 def known_calls_are_held_to_their_looks(monkeypatch):
     """Eager calls do not compare their tensors with what was prepared, since they were found by them. All tests' do."""

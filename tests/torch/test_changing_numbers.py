@@ -27,18 +27,6 @@ def tensors(random):
     return [torch.randn(B, H, S, D, generator=random) for _ in range(3)]
 
 
-@pytest.fixture
-def traces(monkeypatch):
-    made, trace = [], kept_traces.Tracer.trace
-
-    def counted(self, *functions):
-        made.append(functions)
-        return trace(self, *functions)
-
-    monkeypatch.setattr(kept_traces.Tracer, "trace", counted)
-    return made
-
-
 def by_constants(tensors, make, value):
     """The result of a call that has seen no other value."""
     with pytest.MonkeyPatch.context() as patch:

@@ -287,20 +287,6 @@ class Layer(torch.nn.Module):
         return flex_attention(q, k, v, self.score_mod, mask_mod=same_document)
 
 
-@pytest.fixture
-def traces(monkeypatch):
-    """One entry for each pair of functions that is traced."""
-    made, trace = [], kept_traces.Tracer.trace
-
-    def counted(self, *functions):
-        made.append(functions)
-        return trace(self, *functions)
-
-    monkeypatch.setattr(kept_traces.Tracer, "trace", counted)
-    monkeypatch.setattr(kept_traces, "_kept", {})
-    return made
-
-
 def test_functions_that_read_a_modules_attributes_are_traced_once(tensors, random, traces, monkeypatch):
     layer = Layer(random)
     first = layer(*tensors)

@@ -23,7 +23,7 @@ def test_backends_of_another_memory_are_told_with_those_of_this_one(random):
     names = [answer["backend"] for answer in scoremod.support({"batch": 1, "heads_q": 1, "seq_q": 1, "dim_qk": 8}, level="static")]
     if "kernels" not in names:
         pytest.skip("this build has no backend for a GPU's memory")
-    message = "of those that the caller chose, none runs in host memory, where the tensors are; choose among (cpu, reference|reference, cpu), or move the tensors"
+    message = "expected one that runs in host memory, where the tensors are; found none among those chosen by the caller; choose among (cpu, reference|reference, cpu), or move the tensors"
     with pytest.raises(scoremod.UnsupportedError, match=message):
         flex_attention(*tensors(random), backends="kernels")
 

@@ -180,6 +180,11 @@ class TestWritesThatPytorchDoesNotCount:
         with pytest.raises(scoremod.InvalidArgumentError, match="found 8589934597"):
             attend(offsets, ids + 2**33 + 3)
 
+    def test_the_message_names_the_argument(self):
+        query = torch.randn(10, 2, 8)
+        with pytest.raises(scoremod.InvalidArgumentError, match=r"q_offsets of shape \(3,\): expected integers from .* which int32 holds, found 8589934597"):
+            flex_attention(query, query, query, q_offsets=torch.tensor([0, 2**33 + 5, 10]), max_length=8)
+
 
 def test_float_floor_division_is_pytorchs(random):
     """At multiples, whose quotient may be rounded to another integer, and elsewhere."""

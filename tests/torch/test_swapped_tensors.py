@@ -345,13 +345,29 @@ def test_new_data_of_a_leaf_is_seen(change, is_usable, route, leaves, d_o):
                 o.backward(d_o)
 
 
-def test_memory_that_was_given_back_is_refused(route, leaves, d_o):
+@pytest.mark.parametrize("part", [0, 0.5, 0.99])
+def test_memory_that_was_given_back_is_refused(part, route, leaves, d_o):
+    """Before the backward, and before a forward."""
     for place in range(5):
         given = [x.detach().clone().requires_grad_(x.requires_grad) for x in leaves]
         o = attend(*given)
-        given[place].untyped_storage().resize_(0)
-        with pytest.raises(scoremod.InvalidArgumentError, match="expected .* bytes of memory, found a null pointer"):
-            o.backward(d_o)
+        storage = given[place].untyped_storage()
+        storage.resize_(int(part * storage.nbytes()) // 4 * 4)
+        for call in (lambda: o.backward(d_o), lambda: attend(*given)):
+            with pytest.raises(scoremod.InvalidArgumentError, match="expected .* storage to have the .* bytes of memory that .* reaches, found"):
+                call()
+
+
+def test_memory_behind_a_part_of_a_packed_tensor(route, d_o):
+    """The end of the part counts: a storage that was cut behind it is no mistake."""
+    packed = torch.randn(3, B, H, S, D)
+    query, key, value = packed
+    expected = flex_attention(query, key, value)
+    behind = packed.untyped_storage().nbytes()
+    packed.untyped_storage().resize_(behind - 4)
+    with pytest.raises(scoremod.InvalidArgumentError, match=f"expected v's storage to have the {behind} bytes of memory .* found {behind - 4}"):
+        flex_attention(query, key, value)
+    torch.testing.assert_close(flex_attention(query, key, expected), flex_attention(query.clone(), key.clone(), expected), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("stand_in", [pytest.param(each, id=name) for name, each in swapped.SAME.items() if name not in ("float64", "parameter", "marked", "wrapped")])

@@ -17,7 +17,7 @@ esac
 mode='--dry-run --Werror'
 [ "${1:-}" = --fix ] && mode=-i
 
-files=$(find include src tools bench examples explorer fuzz bindings tests \
+files=$(find include src tools bench examples fuzz bindings tests \
   \( -name '*.cpp' -o -name '*.hpp' -o -name '*.c' -o -name '*.h' -o -name '*.inl' \
   -o -name '*.cuh' \) 2>/dev/null | sort)
 if [ -z "$files" ]; then

@@ -47,12 +47,11 @@ USES = {
     "check": ["runtime", "verification"],
     "explain": ["runtime"],
     "c_api": ["runtime", "check", "explain", "zoo", "plans"],
-    "explorer": ["runtime", "backend/cudnn"],
-    "acceptance": ["explorer", "backend/cudnn"],
+    "tools/cudnn": ["runtime", "backend/cudnn"],
 }
 
-# Programs for developers: folders beside src/ whose files see the library's internals, each a layer above them.
-PROGRAM_FOLDERS = ["explorer", "acceptance"]
+# Programs for developers: folders outside src/ whose files see the library's internals, each a layer above them.
+PROGRAM_FOLDERS = ["tools/cudnn"]
 
 # A public header belongs to the layer that gives it its meaning, and may be included from there upwards.
 PUBLIC_HEADERS = {
@@ -108,7 +107,7 @@ THIRD_PARTY = {
 
 C_STANDARD_HEADERS = {"assert.h", "float.h", "limits.h", "math.h", "stdbool.h", "stddef.h", "stdint.h"}
 
-CHECKED_FOLDERS = ["include", "src", *USER_FOLDERS, *PROGRAM_FOLDERS]
+CHECKED_FOLDERS = ["include", "src", *USER_FOLDERS]
 SIZED_FOLDERS = [*CHECKED_FOLDERS, "tests", "python"]
 CPP_SUFFIXES = {".c", ".cpp", ".cuh", ".h", ".hpp", ".inl"}
 SIZED_SUFFIXES = CPP_SUFFIXES | {".py"}
@@ -138,13 +137,18 @@ def reachable(layer):
     return seen
 
 
+def program_of(path):
+    """The folder of the program for developers that a file belongs to; None for other files."""
+    return next((folder for folder in PROGRAM_FOLDERS if path.startswith(folder + "/")), None)
+
+
 def layer_of(path):
     """The layer of a file, such as `backend/cpu`; a name that is not in the table if the file has no place in it."""
     if path.startswith("include/scoremod/"):
         name = path.removeprefix("include/scoremod/")
         return PUBLIC_HEADERS.get(name, name)
-    if PurePosixPath(path).parts[0] in PROGRAM_FOLDERS:
-        return PurePosixPath(path).parts[0]
+    if program := program_of(path):
+        return program
     parts = PurePosixPath(path).parts[1:-1]
     if parts[:1] == ("backend",) and len(parts) > 1:
         room = "/".join(parts[:3])
@@ -217,7 +221,7 @@ def check_user_include(root, path, included):
     target = resolve(root, path, included)
     if target is None:
         return check_third_party(folder, included)
-    if target.startswith("src/") or PurePosixPath(target).parts[0] in PROGRAM_FOLDERS:
+    if target.startswith("src/") or program_of(target):
         return f"{folder} may use only public headers and its own files, not {target}"
     return None
 
@@ -227,7 +231,7 @@ def check_file(root, path):
     if top in ("src", "include") and layer_of(path) not in USES:
         message = f"'{layer_of(path)}' is not in the tables of tools/checks/layers.py: say there where it belongs"
         return [Violation(path, 1, message)]
-    check = check_user_include if top in USER_FOLDERS else check_source_include
+    check = check_user_include if top in USER_FOLDERS and not program_of(path) else check_source_include
     if top == "include":
         check = check_public_include
     violations = []

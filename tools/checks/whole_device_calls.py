@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("src", "bindings", "explorer", "acceptance", "bench", "tools/measure", "tools/input", "tools/scoremod", "python")
+FOLDERS = ("src", "bindings", "bench", "tools/cudnn", "tools/measure", "tools/input", "tools/scoremod", "python")
 ENDINGS = {".cpp", ".hpp", ".cuh", ".py"}
 # A benchmark in Python is a user of its framework, as other programs are.
 SKIPPED = re.compile(r"bench/.*\.py")

@@ -20,11 +20,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BASELINE = "tools/checks/words_baseline.json"
-FOLDERS = ("include", "src", "bindings", "explorer", "acceptance", "bench", "tools", "python", "tests", "examples", "fuzz", "docs", "cmake")
+FOLDERS = ("include", "src", "bindings", "bench", "tools", "python", "tests", "examples", "fuzz", "docs", "cmake")
 CPP = {".cpp", ".hpp", ".cuh", ".cu", ".h", ".c"}
 ENDINGS = CPP | {".py", ".md"}
 # The check and its tests name what they find. Results and older headers are records.
-SKIPPED = re.compile(r"tools/checks/words\.py|tests/checks/test_words\.py|bench/results/.*|tests/abi/older/.*|.*/(?:__pycache__|node_modules)/.*")
+SKIPPED = re.compile(r"tools/checks/words\.py|tests/checks/test_words\.py|bench/results/.*|.*/(?:__pycache__|node_modules)/.*")
 
 OPENINGS = re.compile(r"(?:Of|What|Those|Likewise|The same|Where)\b")
 MOST_WORDS = 30

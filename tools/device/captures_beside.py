@@ -1,17 +1,20 @@
 """Whether first uses of scoremod and captures of CUDA graphs disturb each other, on a machine with a GPU.
 
-usage: captures_beside.py REPORT.json [--machine TEXT] [--commit TEXT] [--parts torch,jax] [--uses N]
+usage: captures_beside.py REPORT.json [--machine TEXT] [--commit TEXT] [--parts torch,jax,jax_control] [--uses N]
 
 torch: a thread captures graphs without pause, in each of CUDA's capture modes, beside first uses of N functions on each backend, with so small a cache
     of compiled attentions that they are evicted all the while. "none" is a control: the same calls of PyTorch alone, without scoremod. Afterwards a captured
     attention call is replayed whose compiled attention is evicted.
 jax: N jitted value_and_grad programs with command buffers, each with another function, in one process and several threads.
+jax_control: the same programs beside a thread that waits for the whole device again and again, as first uses once did. Captures break by it, so the part
+    is good where something failed: with nothing to see there, "jax" would have nothing to see either.
 
 Every fourth result is compared with a dense computation in float64. The report says for each part how many uses, captures, failures and wrong results
-there were. The exit code is 0 when nothing failed, no capture broke and nothing was wrong.
+there were. The exit code is 0 when nothing failed, no capture broke and nothing was wrong, but for the control.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import subprocess
@@ -80,6 +83,25 @@ class Capturer(threading.Thread):
                     except Exception:  # noqa: BLE001, S110 - it ends the capture, and says again that it broke
                         pass
                     return  # PyTorch's allocator takes the capture for one under way
+
+
+class WholeDeviceWaits(threading.Thread):
+    """The fault of the control: waits for the device's whole context until it is told to end, and counts how often a capture forbade it."""
+
+    CAPTURING = {900, 901}  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+
+    def __init__(self):
+        super().__init__()
+        self.waits, self.forbidden, self.over = 0, 0, False
+
+    def run(self):
+        cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+        for status in (cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), cuda.cuCtxSetCurrent(context)):
+            assert status == 0, f"the driver's status is {status}"
+        while not self.over:
+            self.forbidden += cuda.cuCtxSynchronize() in self.CAPTURING
+            self.waits += 1
+            time.sleep(1e-4)
 
 
 def torch_dense(torch, tensors, arrays, number, learned):
@@ -183,6 +205,19 @@ def torch_replay(torch, scoremod, flex_attention):
     return result
 
 
+def jax_control_part(uses):
+    waits = WholeDeviceWaits()
+    waits.start()
+    try:
+        (result,) = jax_part(uses)
+    finally:
+        waits.over = True
+        waits.join()
+    result.update(part="jax_control", waits=waits.waits, forbidden_waits=waits.forbidden)
+    print(json.dumps(result), flush=True)
+    return [result]
+
+
 def jax_part(uses, threads=4):
     import jax
     import jax.numpy as jnp
@@ -249,24 +284,36 @@ def jax_part(uses, threads=4):
     return [result]
 
 
+# Each part: the function that runs it, and its first uses.
+PARTS = {"torch": (torch_part, 34), "jax": (jax_part, 300), "jax_control": (jax_control_part, 300)}
+
+
+def is_good(result):
+    """Whether a part's result is what it should be. PyTorch's control says what its own calls do to captures, and may be anything."""
+    if result["part"] == "jax_control":
+        return bool(result["failures"] or result["broken_captures"])
+    return result.get("backends") == "none" or not result["failures"] and not result["wrong"] and not result["broken_captures"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("report")
     parser.add_argument("--machine", default="")
     parser.add_argument("--commit", default="")
-    parser.add_argument("--parts", default="torch,jax")
+    parser.add_argument("--parts", default="torch,jax,jax_control")
     parser.add_argument("--uses", type=int, help="first uses of each part, and in torch's of each backend and mode (100; 300 in JAX)")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:
-        results = torch_part(arguments.uses or 34) if arguments.run == "torch" else jax_part(arguments.uses or 300)
+        part, uses = PARTS[arguments.run]
+        results = part(arguments.uses or uses)
         with open(arguments.report, "w", encoding="utf-8") as report:
             json.dump(results, report)
         return 0
     results = []
     for part in arguments.parts.split(","):
         environment = {**os.environ, "SCOREMOD_CACHE_ATTENTIONS": "16"}
-        if part == "jax":
+        if part.startswith("jax"):
             # XLA makes a command buffer of each program, also of a small one.
             flags = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_graph_min_graph_size=1"
             environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_FLAGS": flags.strip()}
@@ -279,9 +326,9 @@ def main():
             with open(arguments.report + "." + part, encoding="utf-8") as report:
                 results += json.load(report)
         except OSError:
+            # A process that a broken capture takes with it says nothing more.
             results.append({"part": part, "failures": [f"the process ended with {done.returncode}"], "wrong": [], "broken_captures": []})
-    # The control says what PyTorch's own calls do to captures.
-    good = all(result.get("backends") == "none" or (not result["failures"] and not result["wrong"] and not result["broken_captures"]) for result in results)
+    good = all(map(is_good, results))
     with open(arguments.report, "w", encoding="utf-8") as report:
         json.dump({"machine": arguments.machine, "commit": arguments.commit, "good": good, "results": results}, report, indent=1)
     print("good" if good else "NOT good")

@@ -66,5 +66,5 @@ while ((${#part_of[@]} > 0)); do end_one; done
 ((unreached == 0)) || echo "$unreached of $parts parts were not done in time (SCOREMOD_SECONDS): the report is of the others"
 cat "$work"/*.log >"$log"
 ((unreached < parts)) || exit 1
-python3 "$(dirname "${BASH_SOURCE[0]}")/merge_check_reports.py" "$report" "$work"/*.json --parts "$parts" || status=1
+python3 "$(dirname "${BASH_SOURCE[0]}")/merge.py" checks "$report" "$work"/*.json --parts "$parts" || status=1
 exit "$status"

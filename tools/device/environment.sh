@@ -6,10 +6,6 @@ packages=$("${PYTHON:-python3}" -c 'import nvidia; print(list(nvidia.__path__)[0
 if [[ -n $packages ]]; then
   export LD_LIBRARY_PATH=$packages/cudnn/lib:$packages/cu13/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
-if [[ -n ${SCOREMOD_CUDNN:-} ]]; then
-  echo "SCOREMOD_CUDNN: expected unset, found '$SCOREMOD_CUDNN'; the folder of cuDNN's libraries is SCOREMOD_CUDNN_LIBRARIES now" >&2
-  exit 2
-fi
 [[ -z ${SCOREMOD_CUDNN_LIBRARIES:-} ]] || export LD_LIBRARY_PATH=$SCOREMOD_CUDNN_LIBRARIES${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1 || true)
 machine="${gpu:-no GPU}, $(nproc) cores"

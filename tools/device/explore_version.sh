@@ -14,4 +14,4 @@ trap 'rm -rf "$work"' EXIT
 python3 -m tarfile -e "$folder/explorer.tar.xz" "$work"
 python3 -m tarfile -e "$folder/cudnn.tar.xz" "$work/cudnn"
 export SCOREMOD_CUDNN_LIBRARIES=$work/cudnn LD_LIBRARY_PATH=$work/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-"$(dirname "${BASH_SOURCE[0]}")/explore_patterns.sh" "$work/bin/scoremod_explore" "$output" --commit "$(<"$work/commit")" "$@"
+"$(dirname "${BASH_SOURCE[0]}")/explore_patterns.sh" "$work/bin/scoremod_cudnn" "$output" --commit "$(<"$work/commit")" "$@"

@@ -40,7 +40,7 @@ done
 merge() {
   # A line that is being written has no end yet.
   grep -h '}$' "$work"/cells.[0-9]* >"$work/found"
-  python3 "$here/merge_options.py" "$record" "$work/found" "$machine" "$commit"
+  python3 "$here/merge.py" options "$record" "$work/found" "$machine" "$commit"
 }
 
 while [[ -n $(jobs -pr) ]]; do

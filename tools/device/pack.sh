@@ -12,7 +12,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
 rm -rf "$folder/bin" "$folder/lib"
 mkdir -p "$folder/bin" "$folder/lib"
-for name in scoremod scoremod_bench scoremod_device_tests scoremod_explore scoremod_stored_plans; do
+for name in scoremod scoremod_bench scoremod_device_tests scoremod_cudnn; do
   cp "$build/bin/$name" "$folder/bin/"
 done
 cp -P "$build"/lib/libscoremod.so* "$folder/lib/"

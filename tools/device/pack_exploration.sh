@@ -3,7 +3,7 @@
 #
 #   usage: tools/device/pack_exploration.sh BUILD FOLDER VERSION
 #
-# BUILD is build/release; VERSION is one that PyPI has, such as 9.28.0. FOLDER gets explorer.tar.xz (scoremod_explore, the libraries that
+# BUILD is build/release; VERSION is one that PyPI has, such as 9.28.0. FOLDER gets explorer.tar.xz (scoremod_cudnn, the libraries that
 # another machine may lack, and a file `commit`) and cudnn.tar.xz. On the machine: explore_version.sh FOLDER OUTPUT.json. Of cuDNN's
 # libraries the fused attention needs three, which nvidia-cudnn-jit-cu13 has by themselves; where that is not at VERSION, they are taken out
 # of nvidia-cudnn-cu13 (a download of some 520 MB).
@@ -19,9 +19,9 @@ trap 'rm -rf "$work"' EXIT
 compress() { xz -T0 --x86 --lzma2=preset=9,dict=64MiB; }
 
 mkdir -p "$folder" "$work/explorer/bin" "$work/explorer/lib"
-cp "$build/bin/scoremod_explore" "$work/explorer/bin/"
+cp "$build/bin/scoremod_cudnn" "$work/explorer/bin/"
 # Highway's is not a part of every system.
-ldd "$build/bin/scoremod_explore" | awk '$3 ~ /libhwy/ { print $3 }' |
+ldd "$build/bin/scoremod_cudnn" | awk '$3 ~ /libhwy/ { print $3 }' |
   while read -r library; do cp -L "$library" "$work/explorer/lib/"; done
 strip --strip-unneeded "$work"/explorer/bin/* "$work"/explorer/lib/*.so* 2>/dev/null || true
 git -C "$root" describe --always --dirty >"$work/explorer/commit"

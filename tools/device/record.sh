@@ -6,10 +6,10 @@
 # FOLDER is what pack.sh made, or a build folder. The records go to the folder OUT:
 #   tests       scoremod_device_tests                            -> device_tests.log, device_tests.jsonl, operand_gradients.json
 #   verdicts    trial runs of the zoo's lowerings, none stored   -> verdicts.json (for src/backend/cudnn/patterns/verdicts), zoo_check.json
-#   suite       the zoo and 500 random problems on cudnn         -> cudnn_check.json (for bench/results)
-#   gpu_suite   the same on the engines that a user would get    -> gpu_check.json (for bench/results)
+#   suite       the zoo and 500 random problems on cudnn         -> cudnn_check.json (merge.py checks --short makes the record)
+#   gpu_suite   the same on the engines that a user would get    -> gpu_check.json
 #   bench       beside graphs by hand                            -> h200.json and its picture (for bench/results)
-#   patterns    the pattern explorer                             -> patterns.json (for src/backend/cudnn/patterns/tables)
+#   patterns    the pattern explorer                             -> patterns.json (merge.py patterns makes a table of it)
 #   first_use   building, verifying and planning a new modifier  -> first_use.json (for bench/results)
 #   peers       beside other libraries, by PyTorch               -> h200-peers.json and its picture (see peers.sh)
 #   jax         JAX's tests, benchmark and examples              -> jax/ (see jax.sh)
@@ -41,7 +41,7 @@ tests() {
 verdicts() {
   export SCOREMOD_CACHE_DIR=$stores/verdicts
   "$here/check_suite.sh" "$folder/bin/scoremod" "$out/zoo_check.json" --backend cudnn --random 0 &&
-    "$folder/bin/scoremod_explore" --verdicts "$SCOREMOD_CACHE_DIR" --machine "$machine" --commit "$commit" -o "$out/verdicts.json"
+    "$folder/bin/scoremod_cudnn" explore --verdicts "$SCOREMOD_CACHE_DIR" --machine "$machine" --commit "$commit" -o "$out/verdicts.json"
 }
 
 gpu_suite() {
@@ -56,7 +56,7 @@ suite() {
 
 bench() { SCOREMOD_CACHE_DIR=$stores/bench "$here/bench.sh" "$folder" "$out/h200.json"; }
 
-patterns() { "$here/explore_patterns.sh" "$folder/bin/scoremod_explore" "$out/patterns.json" --commit "$commit"; }
+patterns() { "$here/explore_patterns.sh" "$folder/bin/scoremod_cudnn" "$out/patterns.json" --commit "$commit"; }
 
 first_use() {
   SCOREMOD_LIBRARY=$folder/lib/libscoremod.so PYTHONPATH=$here/../../python python3 "$here/first_use.py" "$out/first_use.json" \

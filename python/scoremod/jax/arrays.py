@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scoremod.errors import InvalidArgumentError, WrongTypeError
+from scoremod.tensors import refuse_mask
 
 _INT32 = np.iinfo(np.int32)
 # Dtypes of integers that int32 may be too small for. Narrow and 64-bit dtypes become int32 and float32, as without JAX's 64-bit types.
@@ -37,6 +38,7 @@ def known_array(name, value):
 
     name: for the message. Raises InvalidArgumentError for what is no array of real numbers or bools, and for integers beyond int32.
     """
+    refuse_mask(value, name)
     array = value if isinstance(value, (jax.Array, np.ndarray)) else _from_python(name, value)
     if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
         raise InvalidArgumentError(f"{name}: expected real numbers or bools, found {_described(value, array.dtype)}")

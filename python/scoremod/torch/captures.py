@@ -7,7 +7,7 @@ import torch
 from scoremod.errors import UnsupportedError
 from scoremod.program import AXES
 from scoremod.torch.asked_sizes import evaluated
-from scoremod.torch.checked_integers import ANY, checked_int32
+from scoremod.torch.checked_integers import ANY, CAPTURED, checked_int32
 from scoremod.torch.values import values_in
 
 # The type that a tensor's elements have in a program. Integers are converted to int32, float64 to float32.
@@ -36,14 +36,14 @@ class Extents(NamedTuple):
         return {axis: count for axis, (_, count) in self.axes().items()}
 
 
-def operand_tensor(tensor, limit=ANY):
-    """The tensor in a dtype that operands have. limit: the largest magnitude that its integers may have."""
+def operand_tensor(tensor, limit=ANY, name=CAPTURED):
+    """The tensor in a dtype that operands have. limit: the largest magnitude that its integers may have. name: for messages."""
     if tensor.layout != torch.strided:
-        raise UnsupportedError(f"a captured tensor of shape {tuple(tensor.shape)}: expected a dense one, found layout {tensor.layout}; use its to_dense()")
+        raise UnsupportedError(f"{name} of shape {tuple(tensor.shape)}: expected a dense one, found layout {tensor.layout}; use its to_dense()")
     if tensor.dtype == torch.float64:
         return tensor.to(torch.float32)
     if tensor.dtype == torch.int64 or (tensor.dtype == torch.int32 and limit < ANY):
-        return checked_int32(tensor, limit) if has_data(tensor) else torch.ops.scoremod.checked_int32(tensor, limit)
+        return checked_int32(tensor, limit, name) if has_data(tensor) else torch.ops.scoremod.checked_int32(tensor, limit, name)
     return tensor.to(torch.int32) if OPERAND_TYPES[tensor.dtype] == "i32" else tensor
 
 

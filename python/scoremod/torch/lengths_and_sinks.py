@@ -3,7 +3,7 @@
 import torch
 
 from scoremod.errors import InvalidArgumentError
-from scoremod.torch.bound_integers import checked_lengths
+from scoremod.torch.checked_integers import checked_lengths
 
 
 def bounded(mask_mod, lengths, batch, most):

@@ -63,6 +63,14 @@ def hold_numbers(*tensors):
     return True
 
 
+def reach_their_ends(tensors, extents):
+    """Whether each storage holds its tensor to the end. extents: (bytes of an element, Look.nbytes()) of each."""
+    for tensor, (itemsize, nbytes) in zip(tensors, extents):  # each call pays for it
+        if tensor.untyped_storage().nbytes() < tensor.storage_offset() * itemsize + nbytes:
+            return False
+    return True
+
+
 class Looks:
     """Those of the tensors of a call, by name, in the order in which the call takes them."""
 
@@ -89,6 +97,16 @@ class Looks:
             if guard(*tensors):  # never where one tensor comes twice
                 self._guards = (*self._guards, guard)
         return True
+
+    def refuse_short(self, function, tensors):
+        """Raises InvalidArgumentError for tensors whose storage ends before they do."""
+        for name, look, tensor in zip(self._names, self._looks, tensors, strict=True):
+            end, found = tensor.storage_offset() * look.dtype.itemsize + look.nbytes(), tensor.untyped_storage().nbytes()
+            if found < end:
+                raise InvalidArgumentError(
+                    f"{function}: expected {name}'s storage to have the {end} bytes of memory that {look} reaches, found {found}; it was resized "
+                    "(untyped_storage().resize_): give it its size back before the call"
+                )
 
     def refuse(self, function, tensors):
         """Raises InvalidArgumentError for tensors that do not fit."""

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import operator
 import struct
 from ctypes import addressof, c_uint64, sizeof
 from itertools import chain
@@ -9,12 +10,14 @@ from itertools import chain
 import torch
 
 from scoremod import library
-from scoremod.torch.looks import Looks
+from scoremod.torch.looks import Looks, reach_their_ends
 
 _ALIGNMENT = 64
 # TMA loads tensors on a GPU from addresses that are multiples of it.
 _TENSOR_ALIGNMENT = 16
 _WORD = sizeof(c_uint64)
+# Tensors that a call writes: their memory was made for it.
+_RESULTS = {"forward": ("o", "lse", "max_logit", "amax_o"), "backward": ("dq", "dk", "dv")}
 
 
 class Direction:
@@ -27,6 +30,8 @@ class Direction:
         """
         of_operands = {f"operand {name}": look for name, look in operands} | {f"gradient of operand {name}": look for name, look in gradients}
         self.looks = Looks(tensors | of_operands)
+        given = [(i, look) for i, (name, look) in enumerate([*tensors.items(), *operands]) if i >= len(tensors) or name not in _RESULTS[direction]]
+        self._given, self._extents = operator.itemgetter(*(i for i, _ in given)), [(look.dtype.itemsize, look.nbytes()) for _, look in given]
         self._attention = attention  # which the handle belongs to
         self._handle = attention._handle.value
         self._name = f"scoremod_attention_{direction}"
@@ -57,6 +62,8 @@ class Direction:
 
     def run_known(self, *tensors, dropout=None, offsets=None):
         """run() of tensors whose looks were compared already: this was found by them, as an eager call's is by its kind."""
+        if not reach_their_ends(self._given(tensors), self._extents):
+            self.looks.refuse_short(self._name, tensors)
         try:
             block = self._blocks.pop()
         except IndexError:  # each thread in a call has its own

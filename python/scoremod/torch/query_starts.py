@@ -7,10 +7,10 @@ import torch
 from scoremod.arguments import int32
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError
-from scoremod.torch.bound_integers import checked_starts
 from scoremod.torch.call_options import NO_OFFSETS
+from scoremod.torch.checked_integers import checked_starts
 from scoremod.torch.dtensors import is_sharded
-from scoremod.torch.sequences import checked_integers
+from scoremod.torch.sequences import dense_int32
 
 
 def started(q_start, query, q_offsets, lengths, score_mod, mask_mod, offsets):
@@ -35,7 +35,7 @@ def started(q_start, query, q_offsets, lengths, score_mod, mask_mod, offsets):
 
 
 def _of_each_batch(q_start, query, batch):
-    starts = checked_integers("q_start", q_start, query, 1, "[batch]")
+    starts = dense_int32("q_start", q_start, query, 1, "[batch]")
     if starts.shape[0] != batch:
         raise InvalidArgumentError(f"q_start: expected one for each of {batch} batches, found shape {tuple(starts.shape)}")
     return checked_starts(starts)

@@ -7,9 +7,9 @@ import torch
 
 from scoremod.arguments import int32
 from scoremod.errors import InvalidArgumentError
-from scoremod.torch.bound_integers import checked_int32, checked_pages, on_host
 from scoremod.torch.call import FLOAT8, PAGED, RAGGED
 from scoremod.torch.captures import has_data, operand_tensor
+from scoremod.torch.checked_integers import checked_pages, int32_in_graph, on_host
 
 
 class Placed(NamedTuple):
@@ -56,7 +56,7 @@ def _sequences(query, key, q_offsets, kv_offsets, max_length):
         raise InvalidArgumentError(f"max_length: expected the most tokens that a sequence has, at least 1, found {max_length!r}")
     bound, most, covers = [], [], True
     for i, (name, offsets, tensor) in enumerate((("q_offsets", q_offsets, query), ("kv_offsets", kv_offsets, key))):
-        offsets = checked_integers(name, offsets, query, 1, "[batch + 1]")
+        offsets = dense_int32(name, offsets, query, 1, "[batch + 1]")
         if offsets.shape[0] < 2:
             raise InvalidArgumentError(f"{name}: expected at least 2 numbers, where the first sequence begins and ends; found {offsets.shape[0]}")
         bound.append(offsets)
@@ -99,27 +99,27 @@ def _pages(query, key, value, page_table, lengths):
         if tensor.dim() != 4:
             what = "[batch, heads, sequence, dim]" if name == "query" else "[blocks, heads, positions of a block, dim] with a page_table"
             raise InvalidArgumentError(f"{name}: expected 4 dimensions {what}, found shape {tuple(tensor.shape)}")
-    tables = [checked_integers("page_table", table, query, 2, "[batch, blocks of a sequence]") for table in tables]
+    tables = [dense_int32("page_table", table, query, 2, "[batch, blocks of a sequence]") for table in tables]
     for table in tables:
         if table.shape[0] != query.shape[0] or table.shape[1] < 1 or table.shape != tables[0].shape:
             found = " and ".join(str(tuple(each.shape)) for each in tables)
             batches = f"query's {query.shape[0]} batches"
             raise InvalidArgumentError(f"page_table: expected a row of blocks for each of {batches}, alike for keys and values; found {found}")
-    of_keys = checked_integers("lengths", of_keys, query, 1, "[batch]")
+    of_keys = dense_int32("lengths", of_keys, query, 1, "[batch]")
     if of_keys.shape[0] != query.shape[0]:
         raise InvalidArgumentError(f"lengths: expected a length for each of query's {query.shape[0]} batches, found shape {tuple(of_keys.shape)}")
     return Placed(PAGED, query.shape[0], (*tables, of_keys), (query.shape[2], tables[0].shape[1] * key.shape[2]))
 
 
-def checked_integers(name, tensor, query, rank, meaning):
+def dense_int32(name, tensor, query, rank, meaning):
     """A dense int32 tensor of a caller's integers."""
     is_integers = isinstance(tensor, torch.Tensor) and tensor.dtype in (torch.int32, torch.int64) and tensor.dim() == rank
     if not is_integers or tensor.device != query.device:
         found = f"{tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         raise InvalidArgumentError(f"{name}: expected an int32 or int64 tensor {meaning} on {query.device}, where query is; found {found}")
     if torch.compiler.is_dynamo_compiling():
-        return checked_int32(tensor, name).contiguous()
-    return operand_tensor(tensor).contiguous()
+        return int32_in_graph(tensor, name).contiguous()
+    return operand_tensor(tensor, name=name).contiguous()
 
 
 def _is_known(offsets):

@@ -42,6 +42,7 @@ TEST(Selection, WithoutAWishIsEveryBackendOfTheHostByPrediction) {
   EXPECT_EQ(names({}), (Names{"cpu", "reference"}));
   EXPECT_FALSE(selection.in_order);
   EXPECT_EQ(selection.memory, MemoryKind::kHost);
+  EXPECT_EQ(selection.decided_by, "predicted time");
 }
 
 TEST(Selection, TakesTheCallersOrder) {

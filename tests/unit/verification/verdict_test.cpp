@@ -161,24 +161,5 @@ TEST(VerificationMode, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(verification_mode(), Mode::kFirstUse);
 }
 
-TEST(VerificationMode, ReadsTheOldNameWithOneWarning) {
-  int warnings = 0;
-  const WarningHandler before = set_warning_handler([&](const std::string& text) {
-    ++warnings;
-    EXPECT_EQ(text, "SCOREMOD_ADMISSION is now called SCOREMOD_VERIFICATION: set that one instead");
-  });
-  setenv("SCOREMOD_ADMISSION", "never", 1);
-  EXPECT_EQ(verification_mode(), Mode::kNever);
-  EXPECT_EQ(verification_mode(), Mode::kNever);
-  setenv(kVariable, "always", 1);
-  EXPECT_EQ(verification_mode(), Mode::kAlways);
-  unsetenv(kVariable);
-  setenv("SCOREMOD_ADMISSION", "sometimes", 1);
-  EXPECT_THROW(verification_mode(), Error);
-  unsetenv("SCOREMOD_ADMISSION");
-  set_warning_handler(before);
-  EXPECT_EQ(warnings, 1);
-}
-
 }  // namespace
 }  // namespace scoremod::verification

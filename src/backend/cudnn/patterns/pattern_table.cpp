@@ -84,7 +84,7 @@ PatternTable PatternTable::parse(std::string_view json, std::string_view archite
     }
   } catch (const nlohmann::json::exception& error) {
     fail_argument("expected a table of the pattern explorer (an object with 'results'), found something else: ",
-                  error.what(), "; make it anew with scoremod_explore");
+                  error.what(), "; make it anew with scoremod_cudnn explore");
   }
   auto parsed = std::make_shared<Parsed>();
   for (const auto& [key, entry] : entries) {

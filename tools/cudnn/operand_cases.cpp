@@ -1,9 +1,9 @@
-#include "explorer/operand_cases.hpp"
+#include "tools/cudnn/operand_cases.hpp"
 
 #include <utility>
 
 #include "base/fail.hpp"
-#include "explorer/mutations.hpp"
+#include "tools/cudnn/mutations.hpp"
 
 namespace scoremod::explorer {
 namespace {

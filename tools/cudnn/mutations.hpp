@@ -1,6 +1,6 @@
 #pragma once
 
-#include "explorer/pattern_case.hpp"
+#include "tools/cudnn/pattern_case.hpp"
 
 namespace scoremod::explorer {
 

@@ -19,10 +19,10 @@
 #include "backend/cudnn/graph/library.hpp"
 #include "backend/cudnn/patterns/pattern_table.hpp"
 #include "backend/cudnn/patterns/score_work.hpp"
-#include "base/warning.hpp"
-#include "explorer/list_verdicts.hpp"
-#include "explorer/run_case.hpp"
-#include "explorer/worker_pool.hpp"
+#include "tools/cudnn/commands.hpp"
+#include "tools/cudnn/list_verdicts.hpp"
+#include "tools/cudnn/run_case.hpp"
+#include "tools/cudnn/worker_pool.hpp"
 
 namespace {
 
@@ -205,13 +205,20 @@ void judge(const std::vector<std::string>& command, const std::vector<std::size_
   });
 }
 
+/// The command of a child process that answers jobs.
+std::vector<std::string> worker(const std::vector<std::string>& arguments) {
+  std::vector<std::string> command{"/proc/self/exe", "explore", "--worker"};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
 /// Times the right patterns, one case after the other: on a device that does nothing else.
-void time_all(const std::string& self, const std::string& table, Rows& rows) {
+void time_all(const std::string& table, Rows& rows) {
   std::vector<std::size_t> right;
   for (const auto& [number, row] : rows) {
     if (row["setting"] == "base" && row["verdict"] == "right") right.push_back(number);
   }
-  explorer::run_jobs({self, "--worker", "--timed", "--table", table}, right, 1, kJobSeconds,
+  explorer::run_jobs(worker({"--timed", "--table", table}), right, 1, kJobSeconds,
                      [&](const explorer::JobResult& result) {
                        if (!result.crashed) rows[result.job].update(Json::parse(result.line));
                      });
@@ -241,7 +248,7 @@ int summarize(const Options& options, const Rows& rows) {
 }
 
 /// First each pattern by itself, then whole programs in those patterns that were right.
-int explore(const std::string& self, const Options& options) {
+int try_all(const Options& options) {
   const std::vector<Job> all = jobs();
   const std::string device = cuda::current_device().name;
   const Json head{{"architecture", architecture_name()}, {"cudnn", cudnn_version()}};
@@ -254,10 +261,10 @@ int explore(const std::string& self, const Options& options) {
     (all[i].pattern.in_right_patterns ? programs : patterns).push_back(i);
   }
   std::cerr << patterns.size() << " cases of patterns, " << programs.size() << " of whole programs\n";
-  judge({self, "--worker"}, patterns, options.workers, rows);
+  judge(worker({}), patterns, options.workers, rows);
   write_table(options, device, rows);
-  judge({self, "--worker", "--table", options.output}, programs, options.workers, rows);
-  if (options.timed) time_all(self, options.output, rows);
+  judge(worker({"--table", options.output}), programs, options.workers, rows);
+  if (options.timed) time_all(options.output, rows);
   write_table(options, device, rows);
   return summarize(options, rows);
 }
@@ -298,23 +305,17 @@ int list_right(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  CLI::App app{"Tries patterns of cuDNN score modifiers on this device and writes the table of what is right"};
+int scoremod::cudnn_program::explore(int argc, char** argv) {
+  CLI::App app{"Tries patterns of cuDNN score modifiers on this device and writes the table of what is right",
+               "scoremod_cudnn explore"};
   Options options;
-  bool worker = false;
+  bool is_worker = false;
   app.add_option("-o,--output", options.output, "the JSON file to write");
   app.add_option("--machine", options.machine, "what to note as the machine");
   app.add_option("--commit", options.commit, "what to note as the commit that the explorer was built from");
   app.add_option("--workers", options.workers, "child processes at once")->check(CLI::PositiveNumber);
   app.add_option("--without", options.left_out, "leave out patterns whose names contain one of these");
   app.add_option("--patterns", options.prefixes, "try only patterns whose names begin so; all of them by default");
-  app.add_option_function<std::vector<std::string>>(
-         "--forms",
-         [&options](const std::vector<std::string>& prefixes) {
-           scoremod::warn("--forms is now called --patterns: write that instead");
-           options.prefixes.insert(options.prefixes.end(), prefixes.begin(), prefixes.end());
-         })
-      ->group("");
   app.add_flag("!--no-programs", options.programs,
                "leave out whole programs, which are tried in the patterns that were right");
   app.add_flag("--timed", options.timed,
@@ -325,14 +326,14 @@ int main(int argc, char** argv) {
       "instead: the plan store whose trial runs the output is to list, for src/backend/cudnn/patterns/verdicts");
   app.add_option("--work", options.work_of,
                  "instead: list what each timed case makes a kernel do, in the patterns of this version of cuDNN");
-  app.add_flag("--worker", worker, "answer jobs from standard input (used by the explorer itself)");
+  app.add_flag("--worker", is_worker, "answer jobs from standard input (used by the explorer itself)");
   CLI11_PARSE(app, argc, argv);
   try {
     if (!options.work_of.empty()) return list_work(options.work_of);
     if (!options.verdicts.empty()) return list_right(options);
-    return worker ? work(options) : explore("/proc/self/exe", options);
+    return is_worker ? work(options) : try_all(options);
   } catch (const scoremod::Error& failure) {
-    std::cerr << "scoremod_explore: " << to_string(failure.code()) << ": " << failure.what() << "\n";
+    std::cerr << "scoremod_cudnn explore: " << to_string(failure.code()) << ": " << failure.what() << "\n";
     return 4;
   }
 }

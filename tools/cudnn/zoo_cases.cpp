@@ -1,4 +1,4 @@
-#include "explorer/zoo_cases.hpp"
+#include "tools/cudnn/zoo_cases.hpp"
 
 #include <array>
 #include <span>

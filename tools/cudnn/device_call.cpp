@@ -1,4 +1,4 @@
-#include "explorer/device_call.hpp"
+#include "tools/cudnn/device_call.hpp"
 
 #include <algorithm>
 

@@ -1,9 +1,9 @@
-#include "explorer/program_cases.hpp"
+#include "tools/cudnn/program_cases.hpp"
 
 #include <utility>
 
 #include "base/fail.hpp"
-#include "explorer/mutations.hpp"
+#include "tools/cudnn/mutations.hpp"
 
 namespace scoremod::explorer {
 namespace {

@@ -12,14 +12,14 @@
 
 #include "scoremod/error.hpp"
 
-#include "acceptance/cell.hpp"
-#include "acceptance/table.hpp"
 #include "backend/cuda/load_stub_driver.hpp"
 #include "backend/cudnn/graph/library.hpp"
 #include "backend/cudnn/patterns/pattern_table.hpp"
 #include "backend/device_properties.hpp"
-#include "base/warning.hpp"
-#include "explorer/worker_pool.hpp"
+#include "tools/cudnn/cell.hpp"
+#include "tools/cudnn/commands.hpp"
+#include "tools/cudnn/table.hpp"
+#include "tools/cudnn/worker_pool.hpp"
 
 namespace {
 
@@ -94,8 +94,8 @@ Table build_all(const Options& options) {
                {"architecture",
                 scoremod::backend::DeviceProperties::parse(read_device(options, all[i].device)).architecture()}};
   }
-  const std::vector<std::string> command{"/proc/self/exe", "--worker",           "--devices",
-                                         options.devices,  "--patterns-version", options.patterns};
+  const std::vector<std::string> command{
+      "/proc/self/exe", "accept", "--worker", "--devices", options.devices, "--patterns-version", options.patterns};
   scoremod::explorer::run_jobs(
       command, numbers, options.workers, kCellSeconds, [&](const scoremod::explorer::JobResult& result) {
         rows[result.job].update(result.crashed ? Table{{"verdict", "crashed"}, {"reason", result.line}}
@@ -139,30 +139,24 @@ int run(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int scoremod::cudnn_program::accept(int argc, char** argv) {
   Options options;
   CLI::App app(
-      "Build a plan of every ready-made modifier for every architecture, and compare with the committed table.");
+      "Build a plan of every ready-made modifier for every architecture, and compare with the committed table.",
+      "scoremod_cudnn accept");
   app.add_option("--devices", options.devices, "folder of device properties")->required();
   app.add_option("--tables", options.tables, "folder of the tables, one for each version of cuDNN");
   app.add_option("--device", options.only_devices, "only this device; may be repeated");
   app.add_option("--modifier", options.only_modifiers, "only this modifier; may be repeated");
   app.add_option("--patterns-version", options.patterns,
                  "the cuDNN version whose pattern table is used; the loaded one's if left out");
-  app.add_option_function<std::string>(
-         "--forms-version",
-         [&options](const std::string& version) {
-           scoremod::warn("--forms-version is now called --patterns-version: write that instead");
-           options.patterns = version;
-         })
-      ->group("");
   app.add_option("--markdown", options.markdown, "also write the answers as a Markdown table");
   app.add_option("--workers", options.workers, "child processes at once")->check(CLI::PositiveNumber);
   app.add_flag("--update", options.update, "write the table instead of comparing with it");
   app.add_flag("--worker", options.worker, "answer cells from standard input (used by the program itself)");
   CLI11_PARSE(app, argc, argv);
   if (options.update && !options.whole()) {
-    std::cerr << "scoremod_acceptance: --update writes whole tables; leave out --device and --modifier\n";
+    std::cerr << "scoremod_cudnn accept: --update writes whole tables; leave out --device and --modifier\n";
     return 2;
   }
   try {
@@ -170,7 +164,7 @@ int main(int argc, char** argv) {
     if (options.patterns.empty()) options.patterns = patterns_version();
     return options.worker ? work(options) : run(options);
   } catch (const scoremod::Error& failure) {
-    std::cerr << "scoremod_acceptance: " << to_string(failure.code()) << ": " << failure.what() << "\n";
+    std::cerr << "scoremod_cudnn accept: " << to_string(failure.code()) << ": " << failure.what() << "\n";
     return kEnvironment;
   }
 }

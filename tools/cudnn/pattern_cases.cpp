@@ -5,11 +5,11 @@
 #include "backend/cudnn/lowering/graph_writer.hpp"
 #include "backend/cudnn/lowering/node_budget.hpp"
 #include "base/fail.hpp"
-#include "explorer/mutations.hpp"
-#include "explorer/operand_cases.hpp"
-#include "explorer/pattern_case.hpp"
-#include "explorer/program_cases.hpp"
-#include "explorer/zoo_cases.hpp"
+#include "tools/cudnn/mutations.hpp"
+#include "tools/cudnn/operand_cases.hpp"
+#include "tools/cudnn/pattern_case.hpp"
+#include "tools/cudnn/program_cases.hpp"
+#include "tools/cudnn/zoo_cases.hpp"
 
 namespace scoremod::explorer {
 namespace {

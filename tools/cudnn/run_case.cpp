@@ -1,4 +1,4 @@
-#include "explorer/run_case.hpp"
+#include "tools/cudnn/run_case.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -18,9 +18,9 @@
 #include "base/element.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
-#include "explorer/device_call.hpp"
 #include "problem/strided_tensor.hpp"
 #include "problem/tensor_view.hpp"
+#include "tools/cudnn/device_call.hpp"
 #include "verification/output_error.hpp"
 
 namespace scoremod::explorer {

@@ -1,4 +1,4 @@
-#include "acceptance/cell.hpp"
+#include "tools/cudnn/cell.hpp"
 
 #include <array>
 #include <map>

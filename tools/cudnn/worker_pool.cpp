@@ -1,4 +1,4 @@
-#include "explorer/worker_pool.hpp"
+#include "tools/cudnn/worker_pool.hpp"
 
 #include <cerrno>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "acceptance/table.hpp"
+#include "tools/cudnn/table.hpp"
 
 #include <algorithm>
 #include <fstream>

@@ -1,4 +1,4 @@
-#include "explorer/list_verdicts.hpp"
+#include "tools/cudnn/list_verdicts.hpp"
 
 #include <filesystem>
 #include <fstream>

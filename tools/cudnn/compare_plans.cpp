@@ -24,9 +24,10 @@
 #include "base/element.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
-#include "explorer/device_call.hpp"
 #include "plans/plan_store.hpp"
 #include "problem/tensor_view.hpp"
+#include "tools/cudnn/commands.hpp"
+#include "tools/cudnn/device_call.hpp"
 
 namespace {
 
@@ -208,10 +209,11 @@ int run(const std::string& directory, const std::vector<std::string>& files, con
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int scoremod::cudnn_program::compare_plans(int argc, char** argv) {
   std::string directory, machine, commit;
   std::vector<std::string> files;
-  CLI::App app("Compare plans of a store with plans that are built here, on this machine's device.");
+  CLI::App app("Compare plans of a store with plans that are built here, on this machine's device.",
+               "scoremod_cudnn compare");
   app.add_option("STORE", directory, "folder that scoremod compile wrote")->required();
   app.add_option("PROBLEM", files, "problem files that it was given")->required();
   app.add_option("--machine", machine, "what the report says of the machine");
@@ -220,7 +222,7 @@ int main(int argc, char** argv) {
   try {
     return run(directory, files, machine, commit);
   } catch (const Error& failure) {
-    std::cerr << "scoremod_stored_plans: " << to_string(failure.code()) << ": " << failure.what() << "\n";
+    std::cerr << "scoremod_cudnn compare: " << to_string(failure.code()) << ": " << failure.what() << "\n";
     return 4;
   }
 }

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# usage: tools/acceptance.sh [--newest | --cudnn VERSION] [ARGUMENTS of scoremod_acceptance, such as --update]
+# usage: tools/cudnn/accept.sh [--newest | --cudnn VERSION] [ARGUMENTS of scoremod_cudnn accept, such as --update]
 # Asks cuDNN which plans it builds on five architectures, without a device, and compares with the committed table: docs/plans.md.
 # --newest and --cudnn fetch cuDNN from PyPI and use it instead of the installed one: nvidia-cudnn-jit-cu13 (75 MB) where it has the
 # version, and otherwise, as for the newest, nvidia-cudnn-cu13 (520 MB).
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 command=
 for preset in release dev; do
-  if [[ -z "$command" && -x build/$preset/bin/scoremod_acceptance ]]; then command=build/$preset/bin/scoremod_acceptance; fi
+  if [[ -z "$command" && -x build/$preset/bin/scoremod_cudnn ]]; then command=build/$preset/bin/scoremod_cudnn; fi
 done
 if [[ -z "$command" ]]; then
-  echo "tools/acceptance.sh: scoremod_acceptance is not built: run ./dev build" >&2
+  echo "tools/cudnn/accept.sh: scoremod_cudnn is not built: run ./dev build" >&2
   exit 4
 fi
 
@@ -32,4 +32,4 @@ if ((${#packages[@]} > 0)); then
   done
   export LD_LIBRARY_PATH="$folder/nvidia/cudnn_jit/lib:$folder/nvidia/cudnn/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi
-"$command" --devices src/backend/cudnn/devices --tables tests/golden/cudnn_acceptance "$@"
+"$command" accept --devices src/backend/cudnn/devices --tables tests/golden/cudnn_acceptance "$@"

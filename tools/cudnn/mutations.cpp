@@ -1,4 +1,4 @@
-#include "explorer/mutations.hpp"
+#include "tools/cudnn/mutations.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -5,7 +5,7 @@
 
 #include "backend/backend.hpp"
 #include "backend/cudnn/lowering/lower.hpp"
-#include "explorer/pattern_case.hpp"
+#include "tools/cudnn/pattern_case.hpp"
 #include "verification/output_error.hpp"
 
 namespace scoremod::explorer {
