@@ -1,6 +1,6 @@
 // Builds a real plan of every ready-made modifier, forward and backward, for every architecture, on this machine
 // without a device, and compares the answers with the table that is committed for this version of cuDNN. See
-// docs/plans.md.
+// docs/reference/plans.md.
 
 #include <algorithm>
 #include <filesystem>

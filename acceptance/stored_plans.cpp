@@ -1,6 +1,6 @@
 // On a machine with a device: takes plans that `scoremod compile` built elsewhere out of a plan store, builds the same
 // ones here, runs both on the same inputs, and reports whether the outputs agree bit by bit and how the times compare.
-// See docs/plans.md.
+// See docs/reference/plans.md.
 
 #include <algorithm>
 #include <chrono>

@@ -29,7 +29,7 @@ PARTS = {
         "peers": ("bench/results/h200-peers.json", "peers/choices.py", "table"),
         "faster peers": ("bench/results/h200-peers.json", "peers/choices.py", "slower"),
     },
-    "docs/jax.md": {
+    "docs/guide/jax.md": {
         "speed": ("bench/results/jax_h200.json", "jax/record_tables.py", "speed"),
         "sharding": ("bench/results/jax_sharding.json", "jax/record_tables.py", "sharding"),
     },
@@ -83,7 +83,7 @@ def with_part(page, path, name, lines):
 
 
 def pages(root):
-    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
 
 
 def written(page, path, root):

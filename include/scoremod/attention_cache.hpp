@@ -10,7 +10,7 @@
 
 namespace scoremod {
 
-// Compiled attentions are kept for the rest of the process, on every backend: docs/cache.md.
+// Compiled attentions are kept for the rest of the process, on every backend: docs/reference/cache.md.
 
 /// The attention that Attention::compile() makes of a problem, or the one that an earlier call has made of an equal one
 /// with equal options on the same device. The first that asks compiles; others that ask for the same meanwhile wait for

@@ -10,7 +10,7 @@
 namespace scoremod {
 
 // Plans of device backends take a second to build, so they are kept: in memory for the process, and in files for the
-// next one. docs/cache.md says where the files are, what is in them, and which environment variables matter.
+// next one. docs/reference/cache.md says where the files are, what is in them, and which environment variables matter.
 
 /// Limits of the plans in memory, for each backend that keeps plans. 0 keeps none.
 struct PlanCacheLimits {

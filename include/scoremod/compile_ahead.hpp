@@ -29,7 +29,7 @@ struct AheadResult {
 /// becomes a plan store (SCOREMOD_CACHE_DIR): a process on the device finds them there and builds nothing. Neither a
 /// device nor a driver is needed, only cuDNN and the CUDA runtime; they must be of the versions that the process on the
 /// device will load. Where there is no driver, this process gets a stub driver and can run nothing on a device:
-/// call this before anything else looks for a device. docs/plans.md says more.
+/// call this before anything else looks for a device. docs/reference/plans.md says more.
 ///
 /// `device_properties` is the text that device_properties() gives on a machine with the device.
 ///

@@ -32,7 +32,7 @@ struct CompilerStep {
 
 /// What the compiler found the mask to be: keep == (band AND all terms).
 struct MaskExplanation {
-  /// "full", "empty", "band", "prefix", "padding", "documents" or "general": docs/masks.md.
+  /// "full", "empty", "band", "prefix", "padding", "documents" or "general": docs/reference/masks.md.
   std::string kind;
   /// -left <= d <= right, both ends included; an absent end is unbounded. Empty without a band.
   struct Band {
@@ -70,7 +70,7 @@ struct BackendExplanation {
 /// One way of a backend to do a direction.
 struct PatternCandidateExplanation {
   struct Pattern {
-    std::string name;  ///< docs/cudnn_patterns.md
+    std::string name;  ///< docs/internals/cudnn.md
     /// What attention with this pattern alone took when it was explored; absent where it was not timed.
     std::optional<double> milliseconds;
   };
@@ -90,7 +90,7 @@ struct PatternCandidateExplanation {
 /// How one direction can be computed by the backends that the caller allows, in the order in which they are tried: the
 /// fastest first by prediction, or as the caller orders backends. What is chosen is what a call with tensors in this
 /// memory runs. Times of patterns are of one shape: batch 4, heads 16, sequence 4096, head dim 128, bf16, on the device
-/// that docs/cudnn_patterns.md names.
+/// that docs/internals/cudnn.md names.
 struct PatternExplanation {
   std::string direction;  ///< "forward" or "backward"
   /// Of a backward: what it writes, such as "dq", "dk", "dv" and "d_slopes", or the latter alone. A call that asks for
@@ -127,7 +127,7 @@ struct Explanation {
 /// no backend supports the problem is no error here. With ExplainOptions::device_properties, throws as compile_ahead()
 /// does, and as there this process can then run nothing on a device where there is no driver.
 SCOREMOD_API Explanation explain(const AttentionProblem& problem, const ExplainOptions& options = {});
-/// As JSON: the fields above by their names; docs/cli.md.
+/// As JSON: the fields above by their names; docs/reference/command.md.
 SCOREMOD_API std::string to_json(const Explanation& explanation);
 /// As text for people.
 SCOREMOD_API std::string to_text(const Explanation& explanation);

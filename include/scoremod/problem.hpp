@@ -148,12 +148,12 @@ struct AttentionProblem {
   /// by the check, and a length beyond the sequence masks nothing of it. A query at or after its length has no key.
   SequenceLengths lengths;
   /// With one, o = sum over keys of exp(s - lse) v, and the LSE counts the sink: log(exp(sink) + sum of exp(s)). A row
-  /// without a kept key has o 0 and LSE = sink; a sink of +inf leaves all rows of its head so (docs/problem.md). Calls
-  /// bind a learned one as operand 'sink', f32 (f16 and bf16 do as well) [heads_q].
+  /// without a kept key has o 0 and LSE = sink; a sink of +inf leaves all rows of its head so
+  /// (docs/reference/problem.md). Calls bind a learned one as operand 'sink', f32 (f16 and bf16 do as well) [heads_q].
   Sink sink = Sink::kNone;
   /// The probability in [0, 1) with which each weight is left out of o, after the softmax: the sum over all keys still
   /// normalises, and what is left is multiplied by 1 / (1 - dropout). Which ones is decided by the seed and offset of
-  /// the call and by global indices alone (docs/problem.md): backward() is given those of the forward.
+  /// the call and by global indices alone (docs/reference/problem.md): backward() is given those of the forward.
   float dropout = 0;
   /// Whether calls bind what decides that as operand 'dropout_keys', i32 [batch, 4], in the memory of the tensors, so
   /// that a device's work makes it and no host has to read it; the call's seed and offset then mean nothing. A batch's
@@ -185,7 +185,7 @@ struct AttentionProblem {
   /// host's are the same.
   bool index_offsets = false;
   /// Whether gradients must be the same bits each time that the same call is made on one machine. The host's backends'
-  /// always are, for any number of threads. On a GPU it costs time, and with cuDNN memory: docs/problem.md.
+  /// always are, for any number of threads. On a GPU it costs time, and with cuDNN memory: docs/reference/problem.md.
   bool deterministic = false;
 
   bool operator==(const AttentionProblem&) const = default;
@@ -198,8 +198,9 @@ struct AttentionProblem {
 /// that says what was expected, what was found and what to change. Sizes whose byte counts overflow are refused.
 SCOREMOD_API void validate(const AttentionProblem& problem);
 
-/// Reads a problem from JSON, described field by field in docs/problem.md, and validates it. What the file says of
-/// inputs is checked and left out; problem_file.hpp has it. Throws Error(kInvalidArgument) that names the field.
+/// Reads a problem from JSON, described field by field in docs/reference/problem.md, and validates it. What the file
+/// says of inputs is checked and left out; problem_file.hpp has it. Throws Error(kInvalidArgument) that names the
+/// field.
 SCOREMOD_API AttentionProblem parse_problem(std::string_view json);
 /// The problem as JSON with every field spelled out, and `scale` where it is given; parse_problem(to_json(p)) == p for
 /// a valid p.

@@ -28,7 +28,7 @@ class Gradients(NamedTuple):
 class Attention:
     """A compiled problem: O = softmax(score_mod(scale * Q K^T)) V, over the keys that the mask keeps.
 
-    problem: a dict, or JSON text, with the fields of docs/problem.md.
+    problem: a dict, or JSON text, with the fields of docs/reference/problem.md.
     backend: "cpu" or "reference"; without it, one of `backends`. "cudnn" and "kernels" compile too, and then take device memory:
         their calls are not for arrays.
     backends: names in order, of which the first that supports the problem runs it, and names to leave out, with a "-" before them; a list,
@@ -143,7 +143,7 @@ class Attention:
         float32 of that shape; the problem must have "max_logit": True. With return_amax_o the largest magnitude in the output, before its
         scale, comes after all, float32 without a dimension; the problem must have "amax_o": True.
 
-        operands: name -> array, one for each operand of the program, and for what fields bring, such as "lengths" (docs/problem.md); that of
+        operands: name -> array, one for each operand of the program, and for what fields bring, such as "lengths" (docs/reference/problem.md); that of
             "descale_d_o" may be left out.
         scale: takes the place of the problem's.
         dropout: a DropoutState(seed, offset), which decides what a problem with "dropout" drops.

@@ -20,7 +20,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(prog="scoremod", description="Draws problems. The library's other commands are those of build/release/bin/scoremod.")
     commands = parser.add_subparsers(dest="command", required=True)
     drawing = commands.add_parser("draw", help="the tiles of a mask, and what becomes of scores")
-    drawing.add_argument("problem", help="a problem file (docs/problem.md), or - for the standard input")
+    drawing.add_argument("problem", help="a problem file (docs/reference/problem.md), or - for the standard input")
     drawing.add_argument("-o", "--output", required=True, help="the picture: .png, .svg or .pdf")
     for name in ("batch", "head"):
         drawing.add_argument(f"--{name}", type=int, default=0)

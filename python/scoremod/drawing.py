@@ -17,7 +17,7 @@ _MOST_CURVES = 16
 def draw(problem, operands=None, *, batch=0, head=0, tile=None, queries=None, keys=None):
     """A matplotlib Figure of one head of one batch.
 
-    problem: a dict, or JSON text, with the fields of docs/problem.md.
+    problem: a dict, or JSON text, with the fields of docs/reference/problem.md.
     operands: name -> array, one for each operand of the program, in the problem's shape.
     tile: the side of the mask's tiles; without it 128, or less where the sequences are short.
     queries, keys: (first, how many) that are drawn; all without them.

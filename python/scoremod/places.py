@@ -1,4 +1,4 @@
-"""What a call binds beside its program's operands, in the order and by the names of docs/problem.md: where sequences lie, lengths, a sink, and
+"""What a call binds beside its program's operands, in the order and by the names of docs/reference/problem.md: where sequences lie, lengths, a sink, and
 keys of dropout."""
 
 from typing import NamedTuple

@@ -37,7 +37,7 @@ std::string function_hint(std::string_view found) {
     if (row.notation == Notation::kCall) known.emplace_back(row.name);
   }
   const bool unlike = std::ranges::find(kUnlike, found) != kUnlike.end();
-  return concat(unlike ? "" : suggestion(found, known), "; docs/ops.md lists the functions");
+  return concat(unlike ? "" : suggestion(found, known), "; docs/reference/ops.md lists the functions");
 }
 
 }  // namespace scoremod::ir

@@ -10,7 +10,8 @@ struct StoreSettings {
   std::uint64_t max_bytes = 0;
 };
 
-/// What the environment says now; docs/cache.md lists the variables. A value that makes no sense gives a warning.
+/// What the environment says now; docs/reference/cache.md lists the variables. A value that makes no sense gives a
+/// warning.
 StoreSettings store_settings_from_environment();
 
 }  // namespace scoremod::plans

@@ -8,7 +8,7 @@
 namespace scoremod::problem {
 
 /// Which weights of a call dropout leaves, a function of the seed, the offset and an element's global indices alone:
-/// whoever computes the element, in whatever order, gets the same answer. docs/problem.md says it for others.
+/// whoever computes the element, in whatever order, gets the same answer. docs/reference/problem.md says it for others.
 ///
 /// Four neighbouring keys share one evaluation of Philox, whose counter holds (kv / 4, q, h, b); its key is made of the
 /// seed and the offset by another one, so that no two calls share counters.

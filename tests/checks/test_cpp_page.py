@@ -1,4 +1,4 @@
-"""docs/cpp.md: its program is built and run as a user would, and its table has every public header."""
+"""docs/guide/cpp.md: its program is built and run as a user would, and its table has every public header."""
 
 import re
 import subprocess
@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from native_page import ROOT, blocks_of, build
 
-PAGE = "docs/cpp.md"
+PAGE = "docs/guide/cpp.md"
 
 
 def test_the_program_runs(tmp_path):

@@ -1,6 +1,6 @@
-// docs/options.md: each option of a problem, alone and beside each other one, with kinds of modifiers, on each backend
-// in both directions. Every run computes every cell of the host's backends again, so that no number is older than the
-// code.
+// docs/reference/options.md: each option of a problem, alone and beside each other one, with kinds of modifiers, on
+// each backend in both directions. Every run computes every cell of the host's backends again, so that no number is
+// older than the code.
 
 #include <algorithm>
 #include <atomic>
@@ -32,7 +32,7 @@ using test::Option;
 using test::option_case;
 using test::options;
 
-constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/options.md";
+constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/reference/options.md";
 /// What runs on devices found: tools/device/options.sh.
 constexpr const char* kRecord = SCOREMOD_TEST_SOURCE_DIR "/../bench/results/options_device.json";
 
@@ -114,7 +114,7 @@ std::string introduction() {
          "of the backward's, where there is one (at most 1 is right: `scoremod/check.hpp`), or the ids of what refuses "
          "it\n"
          "([unsupported_reasons.md](unsupported_reasons.md)). Cells of devices' engines are of a run there\n"
-         "([bench/results/options_device.json](../bench/results/options_device.json), which has machine and commit, "
+         "([bench/results/options_device.json](../../bench/results/options_device.json), which has machine and commit, "
          "by\n"
          "`tools/device/options.sh`); `device` stands where the engine has no objection and no run was made yet.\n"
          "Problems are bf16 (with `float8`, e4m3) with batch 2, 4 heads over 2, 40 queries and 72 keys, head dim 16.\n"

@@ -1,5 +1,5 @@
-// The cells of docs/options.md that only a device decides: every option and pair of options with every kind of modifier
-// on each engine that has no objection. tools/device/options.sh runs it and keeps what it found.
+// The cells of docs/reference/options.md that only a device decides: every option and pair of options with every kind
+// of modifier on each engine that has no objection. tools/device/options.sh runs it and keeps what it found.
 
 #include <algorithm>
 #include <atomic>

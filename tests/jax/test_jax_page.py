@@ -1,4 +1,4 @@
-"""The Python of docs/jax.md and of README.md runs as it stands there: each piece by itself, or after the page's first one."""
+"""The Python of docs/guide/jax.md and of README.md runs as it stands there: each piece by itself, or after the page's first one."""
 
 import re
 from pathlib import Path
@@ -20,19 +20,19 @@ def run(block, page, names):
     return names
 
 
-FIRST, *LATER = blocks_of("docs/jax.md")
+FIRST, *LATER = blocks_of("docs/guide/jax.md")
 
 
 def test_the_first_piece_runs():
-    assert np.isfinite(run(FIRST, "docs/jax.md", {})["o"]).all()
+    assert np.isfinite(run(FIRST, "docs/guide/jax.md", {})["o"]).all()
 
 
 @pytest.mark.parametrize("number", range(len(LATER)))
 def test_each_later_piece_goes_on_from_the_first(number):
     if "serialize()" in LATER[number]:
         pytest.importorskip("flatbuffers")
-    before = run(FIRST, "docs/jax.md", {})
-    names = run(LATER[number], "docs/jax.md", dict(before))
+    before = run(FIRST, "docs/guide/jax.md", {})
+    names = run(LATER[number], "docs/guide/jax.md", dict(before))
     made = [value for name, value in names.items() if name not in before and isinstance(value, jax.Array)]
     assert all(np.isfinite(value).all() for value in made)
     if "context_parallel_attention" in LATER[number]:

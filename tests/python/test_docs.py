@@ -1,4 +1,4 @@
-"""The Python of docs/python.md runs as it stands there, one piece after the other."""
+"""The Python of docs/guide/numpy.md runs as it stands there, one piece after the other."""
 
 import re
 from pathlib import Path
@@ -19,8 +19,8 @@ def run(block, page, names):
 
 def test_code_of_the_page_runs():
     names, seen = {}, 0
-    for block in blocks_of("docs/python.md"):
-        run(block, "docs/python.md", names)
+    for block in blocks_of("docs/guide/numpy.md"):
+        run(block, "docs/guide/numpy.md", names)
         if "gradients = " in block:
             seen += 1
             gradients = names["gradients"]

@@ -1,4 +1,4 @@
-"""The Python of docs/torch.md, and README's of PyTorch, runs as it stands there."""
+"""The Python of docs/guide/torch.md, and README's of PyTorch, runs as it stands there."""
 
 import re
 import sys
@@ -31,7 +31,7 @@ def run(monkeypatch):
 
 def test_the_page(run):
     pytest.importorskip("transformers")
-    names = run((ROOT / "docs" / "torch.md").read_text(encoding="utf-8"))
+    names = run((ROOT / "docs" / "guide" / "torch.md").read_text(encoding="utf-8"))
     assert names["slopes"].grad.abs().min() > 0 and all(p.grad is not None for p in names["model"].parameters())
 
 

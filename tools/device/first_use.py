@@ -13,7 +13,7 @@ of a static answer (median of 50). The rounds go over all modifiers in turn, so 
 
 With --running, "running" is a first use in a process whose CUDA is up, as a framework's is: one that has compiled plain attention before.
 
-"steps" of a process is what it did when, in milliseconds since the call: SCOREMOD_TIMELINE's lines (docs/environment.md), with a number for each thread of
+"steps" of a process is what it did when, in milliseconds since the call: SCOREMOD_TIMELINE's lines (docs/reference/environment.md), with a number for each thread of
 it and of the processes beside. `first_use.py --steps REPORT.json [MODIFIER...]` shows those of first uses.
 """
 

@@ -1,4 +1,4 @@
-"""Makes one report (docs/check_suite.md) of those of the processes that shared a check suite, and prints what matters of it.
+"""Makes one report (docs/reference/check_suite.md) of those of the processes that shared a check suite, and prints what matters of it.
 
 usage: merge_check_reports.py REPORT PART... [--parts COUNT]
 

@@ -12,7 +12,7 @@ struct SuiteOrigin {
   std::string commit;
 };
 
-/// The report as JSON, described in docs/check_suite.md.
+/// The report as JSON, described in docs/reference/check_suite.md.
 std::string suite_json(const SuiteReport& report, const SuiteOrigin& origin);
 
 /// What a person wants to know first: counts, the worst results, what was refused and why.

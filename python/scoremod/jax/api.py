@@ -106,7 +106,7 @@ def flex_attention(
         gradient, and a sink is none of them.
     return_amax_o: with arrays of eight bits, also returns, after all, the largest magnitude in the output before scale_o: a float32 without dimensions and
         gradient; NaN where the output has one.
-    deterministic: whether the gradients must be the same bits each time. They always are on the CPU; docs/problem.md says what it costs on
+    deterministic: whether the gradients must be the same bits each time. They always are on the CPU; docs/reference/problem.md says what it costs on
         CUDA. backend="xla" is as deterministic as XLA is.
     backend: the one that may run it, such as "cpu" or "cudnn"; or "xla", which runs it as XLA operations.
     backends: names in order, of which the first that supports the call runs it, and names to leave out, with a "-" before them; a list, or a
@@ -117,7 +117,7 @@ def flex_attention(
     fallback: "xla" to run an attention that no such backend can run as XLA operations, instead of raising.
 
     The functions may close over arrays: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and
-    to every captured float array. docs/jax.md says what the functions can be made of.
+    to every captured float array. docs/guide/jax.md says what the functions can be made of.
 
     Raises InvalidArgumentError (a ValueError) for what doesn't fit, and UnsupportedError for what can't be expressed or run. Other arguments
     are refused; for those that PyTorch's and JAX's attention functions have, the error says what takes their place.

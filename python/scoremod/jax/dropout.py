@@ -1,7 +1,7 @@
 """Dropout of attention weights: the rate is a part of the call, and what decides which weights are dropped an array of it, so that nothing is
 compiled anew for another key, and no host reads it.
 
-A call's keys are the operand dropout_keys of its problem (docs/problem.md), int32 [batch, 4]: the bits of the two words of Philox's key, the
+A call's keys are the operand dropout_keys of its problem (docs/reference/problem.md), int32 [batch, 4]: the bits of the two words of Philox's key, the
 batch's number in its counters, and what is added to the heads'. Batches carry theirs with them, into shards and under jax.vmap. Those of a part of
 a sequence say where its queries and keys are in the whole, too: int32 [batch, 10].
 """

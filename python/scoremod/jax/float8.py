@@ -1,6 +1,6 @@
 """Arrays of eight bits: query, key and value as float8_e4m3fn or float8_e5m2, each with the factor that makes it the numbers that it stands for.
 
-The factors are arrays of the call after its operands and keys of dropout, in the order of docs/problem.md: descale_q, descale_k, descale_v, and
+The factors are arrays of the call after its operands and keys of dropout, in the order of docs/reference/problem.md: descale_q, descale_k, descale_v, and
 scale_o where the output is of eight bits, too. Whoever differentiates takes them for constants. After them are those of the gradients, of which
 the problem knows nothing: its backward writes the gradients of the numbers in bfloat16, and reads that of o so.
 """

@@ -322,7 +322,7 @@ class Tracer:
 
     def _refuse(self, equation, where, why):
         raise UnsupportedError(
-            f"{self._name}: '{equation.primitive.name}' at {where} {why}. Write it with the scalar operations of docs/jax.md, or "
+            f"{self._name}: '{equation.primitive.name}' at {where} {why}. Write it with the scalar operations of docs/guide/jax.md, or "
             "run the function on XLA with backend=\"xla\""
         )
 

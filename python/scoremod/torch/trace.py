@@ -443,7 +443,7 @@ class Tracer:
         )
 
     def _refuse(self, name, why):
-        raise UnsupportedError(f"{self._name}: '{name}' at {_line()} {why}. docs/torch.md says what score functions can be made of")
+        raise UnsupportedError(f"{self._name}: '{name}' at {_line()} {why}. docs/guide/torch.md says what score functions can be made of")
 
     def _why_not(self, function, inputs, result):
         if _takes_bits(function):

@@ -9,7 +9,7 @@
 namespace scoremod::backend {
 namespace {
 
-constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/unsupported_reasons.md";
+constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/reference/unsupported_reasons.md";
 
 std::string page() {
   std::ostringstream out;

@@ -9,7 +9,7 @@
 namespace scoremod::ir {
 namespace {
 
-constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/ops.md";
+constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/reference/ops.md";
 
 const char* types_of(const OpInfo& row) {
   switch (row.op) {

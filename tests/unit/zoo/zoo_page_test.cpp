@@ -10,7 +10,7 @@
 namespace scoremod::zoo {
 namespace {
 
-constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/zoo.md";
+constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/reference/zoo.md";
 
 std::string text_of(const Value& value) {
   std::ostringstream out;
