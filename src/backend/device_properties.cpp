@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/fail.hpp"
+#include "base/pages.hpp"
 
 namespace scoremod::backend {
 namespace {
@@ -29,7 +30,7 @@ DeviceProperties DeviceProperties::parse(std::string_view json) {
     properties.json = document.dump();
   } catch (const nlohmann::json::exception& error) {
     fail_argument(kExpected, ", found something else: ", error.what(),
-                  "; docs/reference/plans.md says how to get them");
+                  "; " SCOREMOD_PAGE("reference/plans") " says how to get them");
   }
   if (version < 100 || properties.multiprocessors < 1 || properties.shared_memory_per_block < 1) {
     fail_argument(kExpected, ", found deviceVer ", version, ", multiProcessorCount ", properties.multiprocessors,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/fail.hpp"
+#include "base/pages.hpp"
 
 namespace scoremod::backend {
 namespace {
@@ -12,72 +13,63 @@ constexpr std::array kRules{
     RuleInfo{Rule::kNoDevice, "no_device", "There is no CUDA driver, CUDA runtime or device in this process.",
              "run on a machine with a CUDA device and its driver, or use the cpu backend"},
     RuleInfo{Rule::kNoLibrary, "no_library",
-             "A library that the engine needs is not installed, or not of a version "
+             "A library that the backend needs is not installed, or not of a version "
              "that it can use.",
              "install the library where the loader finds it"},
-    RuleInfo{Rule::kDtype, "dtype", "The engine does not compute in the problem's dtype.",
+    RuleInfo{Rule::kDtype, "dtype", "The backend does not compute in the problem's dtype.",
              "cast q, k and v, or use the cpu backend"},
-    RuleInfo{Rule::kHeadDim, "head_dim", "A head dim is no multiple of what the engine's tiles need, or too large.",
+    RuleInfo{Rule::kHeadDim, "head_dim", "A head dim is no multiple of what the backend's tiles need, or too large.",
              "pad the tensors with zeros"},
     RuleInfo{Rule::kHeadDimStride, "head_dim_stride", "Neighbours along the head dim are not neighbours in memory.",
              "copy the tensor into a dense layout"},
-    RuleInfo{Rule::kCopyAlignment, "copy_alignment", "A stride is no multiple of what the engine copies at a time.",
+    RuleInfo{Rule::kCopyAlignment, "copy_alignment", "A stride is no multiple of what the backend copies at a time.",
              "copy the tensor into a dense layout"},
     RuleInfo{Rule::kDeterministic, "deterministic",
-             "The engine, or one of its kernels, has no gradients that are the "
-             "same bits each time for this architecture.",
+             "The backend has no gradients that are the same bits each time on this architecture.",
              "leave 'deterministic' out, or use the cpu backend"},
     RuleInfo{Rule::kOneQueryRow, "one_query_row",
-             "The backward of one query row, or of few, is wrong on the engine for some "
-             "data.",
+             "The backend computes the backward of few query rows wrongly for some data.",
              "use another engine or the cpu backend, or pad q and d_o with rows of zeros"},
     RuleInfo{Rule::kWorkspaceLimit, "workspace_limit", "A direction needs more scratch memory than the limit.",
              "split the batch or the heads, or raise the limit"},
     RuleInfo{Rule::kUnexploredVersion, "unexplored_version", "Nothing is known of this version of a library.",
-             "use a version that docs/internals/cudnn.md names, or explore this one"},
+             "use a version that " SCOREMOD_PAGE("internals/cudnn") " names, or explore this one"},
     RuleInfo{Rule::kVerificationForbidden, "verification_forbidden",
              "What would run was never seen to be right here, "
              "and the run that would show it is forbidden.",
              "let the first use verify it: leave SCOREMOD_VERIFICATION out"},
     RuleInfo{Rule::kNoLowering, "no_lowering",
-             "Some part of the program has no pattern that is known to be right in the "
-             "engine.",
+             "Some part of the program has no pattern that is known to be right in cuDNN.",
              "write it another way, or use the cpu backend"},
-    RuleInfo{Rule::kEngineRefused, "engine_refused", "The engine's own checks refused what it was given.",
+    RuleInfo{Rule::kEngineRefused, "engine_refused", "The backend's own checks refused the problem.",
              "use another engine, size or layout"},
-    RuleInfo{Rule::kNoTrial, "no_trial",
-             "The small problem of the same structure that would be verified cannot be made.",
+    RuleInfo{Rule::kNoTrial, "no_trial", "No small problem of the same structure can be made to verify it.",
              "use another engine, or report it"},
     RuleInfo{Rule::kWrongResult, "wrong_result",
-             "The engine accepted the problem and computed something else on this "
-             "device.",
+             "The backend accepted the problem and computed something else on this device.",
              "use another engine or another version of the library"},
     RuleInfo{Rule::kOperandGradientSize, "operand_gradient_size",
-             "The gradients of operands are too large a kernel, or "
-             "a table has too many entries.",
+             "The operand-gradient kernel exceeds the node limit, or a table has too many entries.",
              "ask for fewer gradients, or use the cpu backend"},
     RuleInfo{Rule::kOperandGradientStride, "operand_gradient_stride",
-             "The pass that makes operands' gradients cannot "
-             "read a tensor with these strides.",
+             "The operand-gradient pass cannot read a tensor with these strides.",
              "copy the tensor into a dense layout"},
-    RuleInfo{Rule::kNoOperandGradient, "no_operand_gradient",
-             "No engine of this memory makes the gradients of operands.",
+    RuleInfo{Rule::kNoOperandGradient, "no_operand_gradient", "No backend of this memory computes operand gradients.",
              "give the operands \"gradient\": false, or use the cpu backend"},
-    RuleInfo{Rule::kSink, "sink", "The engine has no sink in its softmax.",
+    RuleInfo{Rule::kSink, "sink", "The backend has no sink in its softmax.",
              "leave 'sink' out, or use the kernels or the cpu backend"},
-    RuleInfo{Rule::kDropout, "dropout", "The engine has no dropout whose mask others can compute again.",
+    RuleInfo{Rule::kDropout, "dropout", "The backend cannot reproduce scoremod's dropout mask.",
              "leave 'dropout' out, or use the kernels or the cpu backend"},
-    RuleInfo{Rule::kMaxLogit, "max_logit", "The engine does not write the largest score of each row.",
+    RuleInfo{Rule::kMaxLogit, "max_logit", "The backend does not write the largest score of each row.",
              "leave 'max_logit' out, or use the kernels or the cpu backend"},
-    RuleInfo{Rule::kRagged, "ragged", "The engine takes no sequences that lie one after the other without padding.",
+    RuleInfo{Rule::kRagged, "ragged", "The backend takes no varlen sequences.",
              "pad the tensors and give lengths, or use the kernels or the cpu backend"},
-    RuleInfo{Rule::kPaged, "paged", "The engine reads no keys and values from the blocks of a pool.",
+    RuleInfo{Rule::kPaged, "paged", "The backend reads no paged KV cache.",
              "gather k and v, or use the kernels or the cpu backend"},
     RuleInfo{Rule::kGradientLayout, "gradient_layout",
-             "The engine writes gradients as their tensors lie, and reads d_o "
-             "as it writes o.",
+             "The backend requires dq, dk, dv and d_o to have the layouts of q, k, v and o.",
              "leave the layouts of gradients out, or use the kernels or the cpu backend"},
-    RuleInfo{Rule::kOutputDtype, "output_dtype", "The engine writes o, or reads d_o, in the dtype of q, k and v alone.",
+    RuleInfo{Rule::kOutputDtype, "output_dtype", "The backend requires o and d_o to have the dtype of q, k and v.",
              "leave 'dtype_o' out, or use the kernels or the cpu backend"},
 };
 

@@ -117,7 +117,7 @@ def flex_attention(
     fallback: "xla" to run an attention that no such backend can run as XLA operations, instead of raising.
 
     The functions may close over arrays: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and
-    to every captured float array. docs/guide/jax.md says what the functions can be made of.
+    to every captured float array. docs/guide/functions.md says what the functions can be made of.
 
     Raises InvalidArgumentError (a ValueError) for what doesn't fit, and UnsupportedError for what can't be expressed or run. Other arguments
     are refused; for those that PyTorch's and JAX's attention functions have, the error says what takes their place.
