@@ -1,4 +1,4 @@
-"""docs/performance.md's table of what the benchmark recorded on a GPU: each case beside the graph by hand. show_records.py writes it."""
+"""docs/internals/overhead.md's table of what the benchmark recorded on a GPU: each case beside the graph by hand. show_records.py writes it."""
 
 NOTES = {
     "full": "no modifier",

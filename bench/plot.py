@@ -10,7 +10,7 @@ import json
 import sys
 
 OWN, OTHER, LIMIT = "#1f6f8b", "#c8c8c8", "#b03a2e"
-# The performance targets on a GPU: docs/performance.md.
+# The performance targets on a GPU: docs/internals/overhead.md.
 MAX_TIME_OVER_REFERENCE = 1.03
 MAX_HOST_TIME_OVER_REFERENCE = 1.2
 

@@ -24,12 +24,12 @@ PICTURES = {
 }
 # Page -> parts of it, each between marks that name it -> the record that it shows, and the script and its function that write it.
 PARTS = {
-    "docs/performance.md": {
+    "docs/internals/overhead.md": {
         "by hand": ("bench/results/h200.json", "by_hand_table.py", "table"),
+    },
+    "docs/performance.md": {
         "peers": ("bench/results/h200-peers.json", "peers/choices.py", "table"),
         "faster peers": ("bench/results/h200-peers.json", "peers/choices.py", "slower"),
-    },
-    "docs/jax.md": {
         "speed": ("bench/results/jax_h200.json", "jax/record_tables.py", "speed"),
         "sharding": ("bench/results/jax_sharding.json", "jax/record_tables.py", "sharding"),
     },
@@ -83,7 +83,7 @@ def with_part(page, path, name, lines):
 
 
 def pages(root):
-    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
 
 
 def written(page, path, root):

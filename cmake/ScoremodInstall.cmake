@@ -41,6 +41,8 @@ if(SKBUILD)
   set_property(TARGET scoremod PROPERTY SOVERSION)
   set_property(TARGET scoremod PROPERTY INSTALL_RPATH "$ORIGIN")
   install(TARGETS scoremod scoremod_jax LIBRARY DESTINATION scoremod COMPONENT python)
+  # `python -m scoremod docs` prints them.
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs/" DESTINATION scoremod/docs COMPONENT python FILES_MATCHING PATTERN "*.md" PATTERN "*.json")
   if(TARGET scoremod_build_plan)
     # In the folder where the library looks for what belongs to it. pyproject.toml builds the libraries by name, also where these are none.
     add_dependencies(scoremod_jax scoremod_build_plan scoremod_stub_driver)

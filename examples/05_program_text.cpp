@@ -1,4 +1,5 @@
-// Programs have a text form (docs/program_text.md). Mistakes in it are reported with line, column and a caret.
+// Programs have a text form (docs/reference/program_text.md). Mistakes in it are reported with line, column and a
+// caret.
 #include <cstdio>
 #include <string>
 

@@ -1,4 +1,4 @@
-"""Predicts time and traffic of context-parallel attention on many GPUs, from measured kernel times and stated link rates, for docs/jax.md.
+"""Predicts time and traffic of context-parallel attention on many GPUs, from measured kernel times and stated link rates, for bench/NOTES.md.
 
 usage: predict_sharding.py [--write]
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE, RECORD = ROOT / "docs" / "jax.md", ROOT / "bench" / "results" / "jax_h200.json"
+PAGE, RECORD = ROOT / "bench" / "NOTES.md", ROOT / "bench" / "results" / "jax_h200.json"
 BEGIN, END = "<!-- bench/jax/predict_sharding.py: begin -->\n", "<!-- bench/jax/predict_sharding.py: end -->\n"
 COUNTS = (8, 16, 32, 64, 128, 256, 512, 1024)
 BF16, F32, GIB = 2, 4, 2**30
@@ -97,7 +97,7 @@ def text(record, model=Model()):
     """The page's part between the two marks."""
     return (
         f"A prediction, no measurement: one causal attention, forward and backward, of {model.seq} tokens in stripes, {model.heads} heads over "
-        f"{model.heads_kv}, head dim\n{model.dim}, bf16. Kernels take what the causal case of [bench/results/jax_h200.json](../bench/results/jax_h200.json) "
+        f"{model.heads_kv}, head dim\n{model.dim}, bf16. Kernels take what the causal case of [bench/results/jax_h200.json](results/jax_h200.json) "
         f"(commit {record['commit']}) took for each pair of a query and a\nkey; {model.gpus_of_host} GPUs of a host are linked by {model.link_in_host / 1e9:.0f} GB/s "
         f"each in one direction, hosts by {model.link_between_hosts / 1e9:.0f} GB/s for each GPU. A ring's transfers may run beside its kernels or not at\nall: "
         "both are said. An all-gather comes before them, and each GPU holds all keys and values, "

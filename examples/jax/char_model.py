@@ -49,7 +49,7 @@ class Text(NamedTuple):
 
 def read_text():
     """The pages of docs/, one after the other."""
-    pages = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
+    pages = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").rglob("*.md"))]
     alphabet = {character: number for number, character in enumerate(sorted(set("".join(pages))))}
     characters = np.asarray([alphabet[character] for page in pages for character in page], np.int32)
     return Text(characters, np.repeat(np.arange(len(pages), dtype=np.int32), [len(page) for page in pages]), len(alphabet))

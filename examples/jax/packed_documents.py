@@ -43,7 +43,7 @@ class Documents(NamedTuple):
 
 def read_documents():
     """The paragraphs of docs/, of many lengths."""
-    pages = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
+    pages = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").rglob("*.md"))]
     alphabet = {character: number for number, character in enumerate(sorted(set("".join(pages))))}
     paragraphs = [part for page in pages for part in page.split("\n\n") if 8 < len(part) < 250]
     return Documents([np.asarray([alphabet[character] for character in part], np.int32) for part in paragraphs], len(alphabet))
@@ -127,7 +127,7 @@ def dense_attention(q, k, v, offsets, cap, sink, key, rate):
 
 
 def stays(key, rate, heads, document, position):
-    """Which weights dropout leaves, as docs/problem.md says it, by each token's document and position in it. Philox's key are two words from
+    """Which weights dropout leaves, as docs/reference/problem.md says it, by each token's document and position in it. Philox's key are two words from
     JAX's."""
     document, position = document.astype(jnp.uint32), position.astype(jnp.uint32)
     counter = (position // 4)[None, None, :], position[None, :, None], jnp.arange(heads, dtype=jnp.uint32)[:, None, None], document[None, :, None]

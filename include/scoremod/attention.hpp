@@ -59,7 +59,7 @@ struct CompileOptions {
   std::vector<std::string> disabled_passes;
 };
 
-/// Why something cannot run: docs/unsupported_reasons.md has every id.
+/// Why something cannot run: docs/reference/unsupported_reasons.md has every id.
 struct UnsupportedReason {
   std::string id;         ///< such as "head_dim"; never changes
   std::string direction;  ///< "forward" or "backward"; empty where both are refused for it

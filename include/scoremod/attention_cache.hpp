@@ -10,7 +10,7 @@
 
 namespace scoremod {
 
-// Compiled attentions are kept for the rest of the process, on every backend: docs/cache.md.
+// Compiled attentions are kept for the rest of the process, on every backend: docs/reference/cache.md.
 
 /// The attention of a problem, as from Attention::compile(). Equal problems with equal options on one device share it.
 /// The first call compiles; others that ask meanwhile wait for that. Beyond the limit the least recently used are

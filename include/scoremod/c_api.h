@@ -1,4 +1,4 @@
-/* scoremod's C interface: plain C99, for C and for every language that calls C. docs/c_api.md is a walk through it.
+/* scoremod's C interface: plain C99, for C and for every language that calls C. docs/guide/c.md is a walk through it.
  *
  * Rules that hold for every function here:
  * - A function that can fail returns a scoremod_status. Unless that is SCOREMOD_OK, nothing that it would have created
@@ -84,7 +84,7 @@ typedef struct scoremod_compile_options {
   int32_t autotune;      /* not 0: measure what may run at the first use, and remember the fastest */
   int32_t support_level; /* of scoremod_support: 0 builds and verifies as creating does; 1 builds nothing */
   /* A call whose fastest plan has to be built first: 1 waits. 2 serves it by a plan that is ready, and later calls by
-   * the faster one as soon as it is built and verified. 0: SCOREMOD_NEW_SIZES, else docs/plans.md says it: mostly 2. */
+   * the faster one as soon as it is built and verified. 0: SCOREMOD_NEW_SIZES, else docs/reference/plans.md says it: mostly 2. */
   int32_t new_sizes;
 } scoremod_compile_options;
 
@@ -164,8 +164,8 @@ SCOREMOD_C_API const char* scoremod_status_name(scoremod_status status);
 /* Frees a text that scoremod gave to the caller. NULL is fine. */
 SCOREMOD_C_API void scoremod_text_free(char* text);
 
-/* Compiles the problem that `problem_json` describes (docs/problem.md) and sets *attention, which the caller destroys
- * with scoremod_attention_destroy. `options` may be NULL. */
+/* Compiles the problem that `problem_json` describes (docs/reference/problem.md) and sets *attention, which the caller
+ * destroys with scoremod_attention_destroy. `options` may be NULL. */
 SCOREMOD_C_API scoremod_status scoremod_attention_create(const char* problem_json,
                                                          const scoremod_compile_options* options,
                                                          scoremod_attention** attention, char** message);
@@ -173,7 +173,7 @@ SCOREMOD_C_API scoremod_status scoremod_attention_create(const char* problem_jso
 SCOREMOD_C_API void scoremod_attention_destroy(scoremod_attention* attention);
 
 /* As scoremod_attention_create, but equal problems with equal options on one device are compiled once, and kept for the
- * process as docs/cache.md says. The caller destroys *attention all the same. */
+ * process as docs/reference/cache.md says. The caller destroys *attention all the same. */
 SCOREMOD_C_API scoremod_status scoremod_attention_get(const char* problem_json, const scoremod_compile_options* options,
                                                       scoremod_attention** attention, char** message);
 
@@ -213,13 +213,13 @@ SCOREMOD_C_API scoremod_status scoremod_attention_backward(const scoremod_attent
 /* Asks every backend whether it can run the problem: by what options->support_level says. *answers_json becomes
  * [{"backend": "cpu", "supported": true, "forward_supported": true, "reasons": [], "refusals": [], "notes": [],
  *   "memory": "host"}, ...] in the order of preference; the caller frees it. "reasons" are texts, and "refusals" are
- * the same reasons as {"id", "direction", "text", "remedy"}: docs/unsupported_reasons.md has the ids. */
+ * the same reasons as {"id", "direction", "text", "remedy"}: docs/reference/unsupported_reasons.md has the ids. */
 SCOREMOD_C_API scoremod_status scoremod_support(const char* problem_json, const scoremod_compile_options* options,
                                                 char** answers_json, char** message);
 
 /* How the problem is compiled, and why: the mask's class, the program before and after the passes, its derivative,
  * FLOPs, and every backend's answer with its workspace. *explanation_json is the JSON of `scoremod explain
- * --json` (docs/cli.md); the caller frees it. That no backend runs the problem is no error here. */
+ * --json` (docs/reference/command.md); the caller frees it. That no backend runs the problem is no error here. */
 SCOREMOD_C_API scoremod_status scoremod_explain(const char* problem_json, const scoremod_compile_options* options,
                                                 char** explanation_json, char** message);
 
@@ -262,8 +262,8 @@ SCOREMOD_C_API scoremod_status scoremod_request_queue_submit_backward(scoremod_r
                                                                       scoremod_reply reply, void* user, char** message);
 
 /* Compiled attentions are kept in memory, plans of device backends in memory and in files for the next process:
- * docs/cache.md. These functions look at all of them and empty them. They are safe beside calls, and beside other
- * processes that use the files. */
+ * docs/reference/cache.md. These functions look at all of them and empty them. They are safe beside calls, and beside
+ * other processes that use the files. */
 
 /* Sets *statistics_json to counts and limits; the caller frees it. It is an object with
  * - "attentions": {"hits", "misses", "waits", "failures", "evictions", "entries", "limit"}

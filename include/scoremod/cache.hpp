@@ -10,7 +10,7 @@
 namespace scoremod {
 
 // Plans of device backends take a second to build, so they are kept: in memory for the process, and in files for the
-// next one. docs/cache.md describes the files, their place, and the environment variables.
+// next one. docs/reference/cache.md describes the files, their place, and the environment variables.
 
 /// Limits of the plans in memory, for each backend that keeps plans. 0 keeps none.
 struct PlanCacheLimits {

@@ -19,7 +19,8 @@
 ///                       [](Index i) { return i.q >= i.kv; });                      // mask_mod
 ///
 /// trace() calls each function once, with handles instead of numbers; every operator records an op of the table in
-/// docs/ops.md, with exactly that op's meaning. So `%` takes the sign of its right side and i32 arithmetic wraps.
+/// docs/reference/ops.md, with exactly that op's meaning. So `%` takes the sign of its right side and i32 arithmetic
+/// wraps.
 ///
 /// Types never convert silently, except that literals take the type they are used with. Write f32(i.q) to use an index
 /// as a float, floor_div(a, b) to divide integers, and select(c, x, y) in place of C++'s if.
@@ -229,7 +230,7 @@ inline Int& Int::operator+=(Int other) { return *this = *this + other; }
 inline Int& Int::operator-=(Int other) { return *this = *this - other; }
 inline Int& Int::operator*=(Int other) { return *this = *this * other; }
 
-// Functions; docs/ops.md has each one's edge cases.
+// Functions; docs/reference/ops.md has each one's edge cases.
 inline Float pow(Float x, Float y) { return dsl::f32_op(Op::kPow, x, y); }
 inline Float min(Float x, Float y) { return dsl::f32_op(Op::kMin, x, y); }
 inline Float max(Float x, Float y) { return dsl::f32_op(Op::kMax, x, y); }

@@ -32,7 +32,7 @@ struct CompilerStep {
 
 /// The mask as the compiler understands it: keep == (band AND all terms).
 struct MaskExplanation {
-  /// "full", "empty", "band", "prefix", "padding", "documents" or "general": docs/masks.md.
+  /// "full", "empty", "band", "prefix", "padding", "documents" or "general": docs/reference/masks.md.
   std::string kind;
   /// -left <= d <= right, both ends included; an absent end is unbounded. Empty without a band.
   struct Band {
@@ -71,7 +71,7 @@ struct BackendExplanation {
 /// One way of a backend to do a direction.
 struct PatternCandidateExplanation {
   struct Pattern {
-    std::string name;  ///< docs/cudnn_patterns.md
+    std::string name;  ///< docs/internals/cudnn.md
     /// The time of attention with this pattern alone when it was explored; absent if it was not timed.
     std::optional<double> milliseconds;
   };
@@ -90,7 +90,7 @@ struct PatternCandidateExplanation {
 
 /// How the allowed backends can compute one direction, in the order in which they are tried: fastest predicted first,
 /// or in the caller's order. A call with tensors in this memory runs the chosen one. Times of patterns are for batch 4,
-/// heads 16, sequence 4096, head dim 128 and bf16, on the device that docs/cudnn_patterns.md names.
+/// heads 16, sequence 4096, head dim 128 and bf16, on the device that docs/internals/cudnn.md names.
 struct PatternExplanation {
   std::string direction;  ///< "forward" or "backward"
   /// The gradients that a backward writes, such as "dq", "dk", "dv" and "d_slopes", or the last alone. A call runs the
@@ -129,7 +129,7 @@ struct Explanation {
 /// no backend supports the problem is no error here. With ExplainOptions::device_properties, throws as compile_ahead()
 /// does, and as there this process can then run nothing on a device where there is no driver.
 SCOREMOD_API Explanation explain(const AttentionProblem& problem, const ExplainOptions& options = {});
-/// As JSON: the fields above by their names; docs/cli.md.
+/// As JSON: the fields above by their names; docs/reference/command.md.
 SCOREMOD_API std::string to_json(const Explanation& explanation);
 /// As text for people.
 SCOREMOD_API std::string to_text(const Explanation& explanation);

@@ -148,12 +148,12 @@ struct AttentionProblem {
   /// beyond the sequence masks nothing. A query at or after its length has no key.
   SequenceLengths lengths;
   /// With one, o = sum over keys of exp(s - lse) v, and the LSE counts the sink: log(exp(sink) + sum of exp(s)). A row
-  /// without a kept key has o 0 and LSE = sink; a sink of +inf leaves all rows of its head so (docs/problem.md). A
+  /// without a kept key has o 0 and LSE = sink; a sink of +inf leaves all rows of its head so (docs/reference/problem.md). A
   /// learned sink is operand 'sink' of the call, f32 (f16 and bf16 do as well) [heads_q].
   Sink sink = Sink::kNone;
   /// The probability in [0, 1) with which each weight is left out of o, after the softmax. The sum over all keys still
   /// normalises, and remaining weights are multiplied by 1 / (1 - dropout). The call's seed and offset and global
-  /// indices alone decide which are dropped (docs/problem.md), so backward() needs those of the forward.
+  /// indices alone decide which are dropped (docs/reference/problem.md), so backward() needs those of the forward.
   float dropout = 0;
   /// Whether the dropout mask comes from operand 'dropout_keys', i32 [batch, 4], in the memory of the tensors. A device
   /// can then make it and no host has to read it; the call's seed and offset mean nothing. A batch's row has the bits
@@ -183,7 +183,7 @@ struct AttentionProblem {
   /// backends of CUDA devices then build kernels that take them; cudnn's then skip no tiles outside a band.
   bool index_offsets = false;
   /// Whether gradients must be the same bits each time that the same call is made on one machine. The host's backends'
-  /// always are, for any number of threads. On a GPU it costs time, and with cuDNN memory: docs/problem.md.
+  /// always are, for any number of threads. On a GPU it costs time, and with cuDNN memory: docs/reference/problem.md.
   bool deterministic = false;
 
   bool operator==(const AttentionProblem&) const = default;
@@ -196,7 +196,7 @@ struct AttentionProblem {
 /// that says what was expected, what was found and what to change. Sizes whose byte counts overflow are refused.
 SCOREMOD_API void validate(const AttentionProblem& problem);
 
-/// Reads a problem from JSON, described field by field in docs/problem.md, and validates it. The file's inputs are
+/// Reads a problem from JSON, described field by field in docs/reference/problem.md, and validates it. The file's inputs are
 /// checked and left out; problem_file.hpp reads them. Throws Error(kInvalidArgument) that names the field.
 SCOREMOD_API AttentionProblem parse_problem(std::string_view json);
 /// The problem as JSON with every field spelled out, and `scale` where it is given; parse_problem(to_json(p)) == p for

@@ -40,8 +40,8 @@ struct ProblemFile {
   bool operator==(const ProblemFile&) const = default;
 };
 
-/// Reads the JSON text of a PROBLEM file: docs/problem.md. The problem is validated, and every input fits its tensor.
-/// Throws Error(kInvalidArgument) that names the field.
+/// Reads the JSON text of a PROBLEM file: docs/reference/problem.md. The problem is validated, and every input fits its
+/// tensor. Throws Error(kInvalidArgument) that names the field.
 SCOREMOD_API ProblemFile parse_problem_file(std::string_view json);
 
 }  // namespace scoremod

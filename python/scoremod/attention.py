@@ -39,7 +39,7 @@ class Attention:
     Parameters
     ----------
     problem : dict or str
-        The fields of docs/problem.md, or their JSON text.
+        The fields of docs/reference/problem.md, or their JSON text.
     backend : str, optional
         "cpu" or "reference"; without it, one of `backends`. "cudnn" and "kernels" compile too, and then take device memory: their calls are not
         for arrays.
@@ -193,7 +193,7 @@ class Attention:
         q, k, v : array
             Arrays of the problem's shapes.
         operands : dict of str to array, optional
-            An array for each operand of the program, and for those that fields bring, such as "lengths" (docs/problem.md). "descale_d_o" may be
+            An array for each operand of the program, and for those that fields bring, such as "lengths" (docs/reference/problem.md). "descale_d_o" may be
             left out.
         return_lse : bool
             Whether to return float32 [batch, heads_q, seq_q], or [tokens_q, heads_q] with "tokens_q": the log-sum-exp of each row's modified

@@ -1,4 +1,4 @@
-"""The command of the Python package: scoremod draw PROBLEM -o map.png."""
+"""The command of the Python package: scoremod draw PROBLEM -o map.png, scoremod docs TOPIC."""
 
 import argparse
 import json
@@ -10,6 +10,7 @@ import numpy as np
 from scoremod.attention import Attention
 from scoremod.drawing import draw
 from scoremod.errors import Error, InvalidArgumentError
+from scoremod.pages import SITE, address, text, topics
 from scoremod.scores import float_array
 
 _NUMPY = {"f32": np.float32, "f16": np.float32, "bf16": np.float32, "i32": np.int32, "bool": np.bool_}
@@ -17,18 +18,23 @@ _NUMPY = {"f32": np.float32, "f16": np.float32, "bf16": np.float32, "i32": np.in
 
 def main(arguments=None):
     """The exit code is that of the scoremod command: 0, or 2 for a mistake and 3 for what can't be done."""
-    parser = argparse.ArgumentParser(prog="scoremod", description="Draws problems. The library's other commands are those of build/release/bin/scoremod.")
+    parser = argparse.ArgumentParser(prog="scoremod", description="Draws problems, and prints pages. The library's other commands are those of build/release/bin/scoremod.")
     commands = parser.add_subparsers(dest="command", required=True)
     drawing = commands.add_parser("draw", help="the tiles of a mask, and what becomes of scores")
-    drawing.add_argument("problem", help="a problem file (docs/problem.md), or - for the standard input")
+    drawing.add_argument("problem", help=f"a problem file ({address('reference/problem')}), or - for the standard input")
     drawing.add_argument("-o", "--output", required=True, help="the picture: .png, .svg or .pdf")
     for name in ("batch", "head"):
         drawing.add_argument(f"--{name}", type=int, default=0)
     drawing.add_argument("--tile", type=int, help="the side of the mask's tiles")
     for name in ("queries", "keys"):
         drawing.add_argument(f"--{name}", type=_range, metavar="FIRST,COUNT", help=f"the {name} that are drawn; all without it")
+    reading = commands.add_parser("docs", help="prints a page of the documentation; without a topic their list", description=f"The site has them, too: {SITE}")
+    reading.add_argument("topic", nargs="?", help="a page's name, such as torch or reference/problem")
     options = parser.parse_args(arguments)
     try:
+        if options.command == "docs":
+            print("\n".join(topics()) if options.topic is None else text(options.topic), end="\n" if options.topic is None else "")
+            return 0
         problem, folder = _read(options.problem)
         arrays = operand_arrays(problem, folder)
         picture = draw(

@@ -21,9 +21,9 @@ class Operand:
 class Explanation:
     """str() of it is a page for people."""
 
-    program: str  # as traced: docs/program_text.md
+    program: str  # as traced: docs/reference/program_text.md
     operands: tuple[Operand, ...]
-    problem: dict[str, Any]  # docs/problem.md
+    problem: dict[str, Any]  # docs/reference/problem.md
     compiled: dict[str, Any]  # what the compiler made of it: the fields of `scoremod explain --json`
     road: str = ""  # where there are sequences, pages or a sink: what they are of the problem
     why_not_kept: str = ""  # what the functions do that has them traced at each call; nothing where a trace is kept
@@ -50,7 +50,7 @@ class Explanation:
         return "\n".join(lines)
 
     def mask_map(self) -> dict[str, Any]:
-        """The mask's map (docs/cli.md), in which operands decide about tiles as far as their numbers are known."""
+        """The mask's map (docs/reference/command.md), in which operands decide about tiles as far as their numbers are known."""
         drawn = self.compiled["mask"]["map"]
         return drawn if self.decide is None else self.decide(drawn)
 

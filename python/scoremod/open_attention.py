@@ -22,7 +22,7 @@ _OPERAND_WORDS = 4
 
 
 class OpenAttention:
-    """A problem that leaves sizes open (None, null in JSON), compiled for all of them; docs/problem.md says which may be open.
+    """A problem that leaves sizes open (None, null in JSON), compiled for all of them; docs/reference/problem.md says which may be open.
 
     problem and options are those of scoremod.Attention, which raises what this raises.
     """

@@ -1,6 +1,6 @@
 """The runtime arguments that a call has beside its program's operands: offsets of sequences, page tables, lengths, a sink, dropout keys.
 
-Their names and order are docs/problem.md's."""
+Their names and order are docs/reference/problem.md's."""
 
 from typing import NamedTuple
 

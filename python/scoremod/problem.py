@@ -1,4 +1,4 @@
-"""A traced attention as the JSON of docs/problem.md."""
+"""A traced attention as the JSON of docs/reference/problem.md."""
 
 import json
 from typing import NamedTuple
@@ -24,7 +24,7 @@ class ProblemTemplate:
 
         dtype: of query, key, value and output, as in OperandTensor.
         scale: a number; None for 1 / sqrt(dim_qk).
-        fields: others of docs/problem.md, by their names.
+        fields: others of docs/reference/problem.md, by their names.
         """
         problem = {
             "dtype": dtype,

@@ -1,4 +1,4 @@
-"""A score program as Python holds it while a function is traced: hash-consed nodes, and their text (docs/program_text.md)."""
+"""A score program as Python holds it while a function is traced: hash-consed nodes, and their text (docs/reference/program_text.md)."""
 
 import math
 from typing import NamedTuple
@@ -19,7 +19,7 @@ _PREFIX = {"neg": "-", "not": "!"}
 class Node(NamedTuple):
     """One operation.
 
-    op is "score", one of AXES, "constant", "operand", "gather", or an op of docs/ops.md. type is "f32", "i32" or "bool". args are numbers of
+    op is "score", one of AXES, "constant", "operand", "gather", or an op of docs/reference/ops.md. type is "f32", "i32" or "bool". args are numbers of
     earlier nodes. payload is a constant's literal or an operand's number."""
 
     op: str
@@ -103,7 +103,7 @@ class Builder:
         return {"f32": float, "i32": int, "bool": "true".__eq__}[node.type](node.payload)
 
     def op(self, op, *args):
-        """The node of an op of docs/ops.md, whose result type follows from its arguments."""
+        """The node of an op of docs/reference/ops.md, whose result type follows from its arguments."""
         types = [self.type(arg) for arg in args]
         if op in ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not", "bool"):
             return self.node(op, "bool", *args)

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/fail.hpp"
+#include "base/pages.hpp"
 
 namespace scoremod::backend {
 namespace {
@@ -28,7 +29,8 @@ DeviceProperties DeviceProperties::parse(std::string_view json) {
     properties.l2_cache_bytes = document.at("l2CacheSize").get<std::int64_t>();
     properties.json = document.dump();
   } catch (const nlohmann::json::exception& error) {
-    fail_argument(kExpected, ", found something else: ", error.what(), "; docs/plans.md says how to get them");
+    fail_argument(kExpected, ", found something else: ", error.what(),
+                  "; " SCOREMOD_PAGE("reference/plans") " says how to get them");
   }
   if (version < 100 || properties.multiprocessors < 1 || properties.shared_memory_per_block < 1) {
     fail_argument(kExpected, ", found deviceVer ", version, ", multiProcessorCount ", properties.multiprocessors,

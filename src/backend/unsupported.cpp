@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/fail.hpp"
+#include "base/pages.hpp"
 
 namespace scoremod::backend {
 namespace {
@@ -32,7 +33,7 @@ constexpr std::array kRules{
     RuleInfo{Rule::kWorkspaceLimit, "workspace_limit", "A direction needs more scratch memory than the limit.",
              "split the batch or the heads, or raise the limit"},
     RuleInfo{Rule::kUnexploredVersion, "unexplored_version", "Nothing is known of this version of a library.",
-             "use a version that docs/cudnn_patterns.md names, or explore this one"},
+             "use a version that " SCOREMOD_PAGE("internals/cudnn") " names, or explore this one"},
     RuleInfo{Rule::kVerificationForbidden, "verification_forbidden",
              "What would run was never seen to be right here, "
              "and the run that would show it is forbidden.",

@@ -10,7 +10,7 @@
 namespace scoremod::backend {
 
 /// Why something cannot run, as a rule with a name that stays. unsupported.cpp has the one table of them;
-/// docs/unsupported_reasons.md is made from it.
+/// docs/reference/unsupported_reasons.md is made from it.
 enum class Rule : std::uint8_t {
   kNoDevice,
   kNoLibrary,

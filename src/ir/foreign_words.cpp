@@ -7,6 +7,7 @@
 
 #include "base/fail.hpp"
 #include "base/nearest_name.hpp"
+#include "base/pages.hpp"
 #include "ir/op_table.hpp"
 
 namespace scoremod::ir {
@@ -37,7 +38,7 @@ std::string function_hint(std::string_view found) {
     if (row.notation == Notation::kCall) known.emplace_back(row.name);
   }
   const bool unlike = std::ranges::find(kUnlike, found) != kUnlike.end();
-  return concat(unlike ? "" : suggestion(found, known), "; docs/ops.md lists the functions");
+  return concat(unlike ? "" : suggestion(found, known), "; " SCOREMOD_PAGE("reference/ops") " lists the functions");
 }
 
 }  // namespace scoremod::ir

@@ -8,7 +8,7 @@
 namespace scoremod::problem {
 
 /// The dropout mask of a call. It depends only on the seed, the offset and an element's global indices, so every order
-/// of computation gives the same mask. docs/problem.md specifies it.
+/// of computation gives the same mask. docs/reference/problem.md specifies it.
 ///
 /// Four neighbouring keys share one evaluation of Philox, whose counter holds (kv / 4, q, h, b). Its key comes from the
 /// seed and the offset by another evaluation, so no two calls share counters.

@@ -10,7 +10,7 @@ namespace scoremod {
 namespace problem {
 namespace {
 
-/// Keeps the fields in the order in which docs/problem.md has them.
+/// Keeps the fields in the order in which docs/reference/problem.md has them.
 using OrderedJson = nlohmann::ordered_json;
 
 /// The program's text, a list with one string for each line.

@@ -1,4 +1,4 @@
-"""docs/environment.md lists the variables that the code reads and the options that the build has: all of them, and no others."""
+"""docs/reference/environment.md lists the variables that the code reads and the options that the build has: all of them, and no others."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ def build_options():
 
 
 def documented(after, before=None):
-    page = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "environment.md").read_text(encoding="utf-8")
     part = page[page.index(after) : page.index(before) if before else None]
     rows = [line.split("|")[1] for line in part.splitlines() if line.startswith("| `")]
     return {name for row in rows for name in re.findall(r"`([A-Z_]+)`", row)}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
 
 
 def prose(page):
@@ -43,5 +43,6 @@ def test_a_wrong_link_is_found(tmp_path):
 
 
 def test_the_index_has_every_page():
-    listed = set(re.findall(r"\]\(([\w.]+\.md)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8")))
-    assert listed == {page.name for page in ROOT.glob("docs/*.md")} - {"README.md"}
+    docs = ROOT / "docs"
+    listed = set(re.findall(r"\]\(([\w/]+\.md)", (docs / "README.md").read_text(encoding="utf-8")))
+    assert listed == {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")} - {"README.md"}

@@ -37,13 +37,13 @@ int main() {}
 
 
 def test_the_c_page_runs(tmp_path):
-    block = blocks_of("docs/c_api.md", "c")[0]
+    block = blocks_of("docs/guide/c.md", "c")[0]
     done = subprocess.run([build(tmp_path, block + CALL, "c")], capture_output=True, text=True, check=True)
     assert float(done.stdout) == pytest.approx(0.25)  # v is that everywhere
 
 
 def test_the_queue_of_the_c_page_answers_its_request(tmp_path):
-    (piece,) = [block for block in blocks_of("docs/c_api.md", "c") if "scoremod_request_queue" in block]
+    (piece,) = [block for block in blocks_of("docs/guide/c.md", "c") if "scoremod_request_queue" in block]
     reply, calls = piece.split("\n\n", 1)
     empty = "/* exactly once for each request */"
     assert empty in reply
@@ -74,9 +74,16 @@ int main(void) {{
     assert done.stdout == "ok"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/cuda.md"])
+@pytest.mark.parametrize("name", ["fp8", "sinks_and_dropout"])
+def test_the_problems_of_the_reference_are_some(name):
+    scoremod = pytest.importorskip("scoremod")
+    (problem,) = map(json.loads, blocks_of(f"docs/reference/{name}.md", "json"))
+    assert scoremod.Attention(problem, backend="reference").problem["batch"] == problem["batch"]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide/gpus.md", "docs/guide/cpp.md"])
 def test_the_pieces_of_cpp_compile(page, tmp_path):
-    pieces = [block for block in blocks_of(page, "cpp") if "Attention::compile" in block]
+    pieces = [block for block in blocks_of(page, "cpp") if "Attention::compile" in block and "#include" not in block]
     assert pieces
     for piece in pieces:
         build(tmp_path, FUNCTION % piece)
@@ -84,12 +91,18 @@ def test_the_pieces_of_cpp_compile(page, tmp_path):
 
 def test_the_problem_of_its_page_is_one():
     scoremod = pytest.importorskip("scoremod")
-    fixed, open_sizes = map(json.loads, blocks_of("docs/problem.md", "json"))
+    (fixed,) = map(json.loads, blocks_of("docs/reference/problem.md", "json"))
+    (open_sizes,) = map(json.loads, blocks_of("docs/reference/sizes.md", "json"))
     assert scoremod.Attention(fixed).problem["heads_q"] == 8
     # Without the sizes it is open, and with some it is a problem.
     assert [name for name, size in open_sizes.items() if size is None] == ["batch", "seq_q", "seq_kv"]
     small = {"batch": 1, "seq_q": 3, "seq_kv": 5, "dtype": "f32"}
     assert scoremod.Attention(open_sizes | small).problem["heads_kv"] == 8
+
+
+def test_the_position_of_a_decode_step_compiles(tmp_path):
+    (piece,) = [block for block in blocks_of("docs/guide/c.md", "c") if "query_offset" in block]
+    build(tmp_path, f"#include <scoremod/c_api.h>\nint main(void) {{\n  scoremod_forward_args args = {{0}};\n{piece}  return args.options->has_scale;\n}}\n", "c")
 
 
 def test_the_pieces_of_c_compile(tmp_path):

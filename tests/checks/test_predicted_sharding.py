@@ -1,4 +1,4 @@
-"""The predicted table of docs/jax.md is what bench/jax/predict_sharding.py makes of the record today, and follows from numbers done by hand."""
+"""The predicted table of bench/NOTES.md is what bench/jax/predict_sharding.py makes of the record today, and follows from numbers done by hand."""
 
 import importlib.util
 import json

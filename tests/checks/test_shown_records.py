@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("matplotlib")
 ROOT = Path(__file__).resolve().parents[2]
 PEERS, BENCHMARK = "bench/results/h200-peers.json", "bench/results/h200.json"
-PAGE = "docs/performance.md"
+PAGE, OVERHEAD = "docs/performance.md", "docs/internals/overhead.md"
 BEGIN, END = "<!-- peers: written by bench/show_records.py -->", "<!-- peers: end -->"
 
 
@@ -48,7 +48,7 @@ def test_what_is_committed_is_up_to_date():
     "record, key, shown",
     [
         (PEERS, ("implementation", "scoremod"), ["docs/speed.png", "bench/results/h200-peers.png", PAGE]),
-        (BENCHMARK, ("direction", "forward"), ["bench/results/h200.png", PAGE]),
+        (BENCHMARK, ("direction", "forward"), ["bench/results/h200.png", OVERHEAD]),
     ],
 )
 def test_another_number_is_noticed_and_shown(tree, record, key, shown):
@@ -63,11 +63,11 @@ def test_another_number_is_noticed_and_shown(tree, record, key, shown):
 
 
 def test_only_the_part_is_written_anew(tree):
-    page = (tree / PAGE).read_text(encoding="utf-8")
+    page = (tree / OVERHEAD).read_text(encoding="utf-8")
     row = next(line for line in page.split("\n") if line.startswith("| `full` | no modifier"))
-    (tree / PAGE).write_text(page.replace(row + "\n", ""), encoding="utf-8")
-    assert show_records("--root", tree) == (0, [PAGE], "")
-    assert (tree / PAGE).read_text(encoding="utf-8") == page
+    (tree / OVERHEAD).write_text(page.replace(row + "\n", ""), encoding="utf-8")
+    assert show_records("--root", tree) == (0, [OVERHEAD], "")
+    assert (tree / OVERHEAD).read_text(encoding="utf-8") == page
 
 
 @pytest.mark.parametrize("old, new", [(BEGIN, ""), (BEGIN, BEGIN + "\n" + BEGIN), (END, "")])
@@ -79,29 +79,29 @@ def test_marks_that_are_not_a_pair_are_named(tree, old, new):
 
 
 def test_a_figure_in_a_sentence_follows_its_record(tree):
-    record, page = tree / "bench/results/cudnn_check.json", tree / "docs/cudnn_patterns.md"
+    record, page = tree / "bench/results/cudnn_check.json", tree / "docs/internals/cudnn.md"
     report = json.loads(record.read_text(encoding="utf-8"))
     before = f"<!--=cudnn_check.right-->{report['summary']['right']}<!--=--> were right"
     assert before in page.read_text(encoding="utf-8")
     report["summary"]["right"] += 1
     record.write_text(json.dumps(report), encoding="utf-8")
     code, names, _ = show_records("--check", "--root", tree)
-    assert (code, names) == (1, ["docs/cudnn_patterns.md"])
-    assert show_records("--root", tree) == (0, ["docs/cudnn_patterns.md"], "")
+    assert (code, names) == (1, ["docs/internals/cudnn.md"])
+    assert show_records("--root", tree) == (0, ["docs/internals/cudnn.md"], "")
     assert f"<!--=cudnn_check.right-->{report['summary']['right']}<!--=--> were right" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
     "mark, part",
     [
-        ("<!--=cudnn_check.rihgt-->1<!--=-->", "docs/cache.md: expected a figure of bench/page_figures.py, found 'cudnn_check.rihgt'"),
+        ("<!--=cudnn_check.rihgt-->1<!--=-->", "docs/reference/cache.md: expected a figure of bench/page_figures.py, found 'cudnn_check.rihgt'"),
         ("<!--=no_record.right-->1<!--=-->", "found 'no_record.right'"),
-        ("<!--=cudnn_check.right-->1", "docs/cache.md: expected <!--=--> after each figure's mark, and nowhere else"),
+        ("<!--=cudnn_check.right-->1", "docs/reference/cache.md: expected <!--=--> after each figure's mark, and nowhere else"),
         ("1<!--=-->", "and nowhere else"),
     ],
 )
 def test_a_mark_that_is_none_is_named(tree, mark, part):
-    page = tree / "docs/cache.md"
+    page = tree / "docs/reference/cache.md"
     page.write_text(f"{page.read_text(encoding='utf-8')}\n{mark}\n", encoding="utf-8")
     code, _, message = show_records("--root", tree)
     assert code == 1 and part in message, message

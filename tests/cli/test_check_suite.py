@@ -11,7 +11,7 @@ import pytest
 
 from built_command import ROOT, find_command
 
-SCHEMA = json.loads((ROOT / "docs" / "check_suite.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((ROOT / "docs" / "reference" / "check_suite.schema.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 FEW = ("check", "--suite", "--backend", "cpu", "--filter", "zoo/alibi/shard")
 

@@ -162,7 +162,7 @@ COMMANDS = ["explain", "run", "check", "bench", "zoo", "compile", "device", "cac
 def test_every_option_is_documented(scoremod, command):
     help_text = scoremod(*command.split(), "--help").stdout
     options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", help_text)) - {"--help"}
-    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "command.md").read_text(encoding="utf-8")
     assert f"scoremod {command.split()[0]}" in page
     missing = {option for option in options if not re.search(rf"{option}(?![\w-])", page)}
     assert not missing and (options or command == "device")

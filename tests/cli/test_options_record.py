@@ -1,4 +1,4 @@
-"""tools/device/options.sh: processes share the cells of docs/options.md, and the record gets what they found, also before the end."""
+"""tools/device/options.sh: processes share the cells of docs/reference/options.md, and the record gets what they found, also before the end."""
 
 import json
 import os

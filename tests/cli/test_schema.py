@@ -8,7 +8,7 @@ import pytest
 
 from built_command import PROBLEMS, ROOT
 
-SCHEMA = json.loads((ROOT / "docs" / "problem.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((ROOT / "docs" / "reference" / "problem.schema.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 FULL = {
@@ -189,7 +189,7 @@ def test_schema_is_a_schema():
 def test_examples_fit_the_schema_they_name(path):
     problem = json.loads(path.read_text(encoding="utf-8"))
     VALIDATOR.validate(problem)
-    assert (path.parent / problem["$schema"]).resolve() == ROOT / "docs" / "problem.schema.json"
+    assert (path.parent / problem["$schema"]).resolve() == ROOT / "docs" / "reference" / "problem.schema.json"
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -1,19 +1,15 @@
-// docs/options.md: each option of a problem, alone and beside each other one, with kinds of modifiers, on each backend
-// in both directions. Every run computes every cell of the host's backends again, so that no number is older than the
-// code.
+// docs/reference/options.md: which options of a problem each backend takes. Every run computes every option, alone and
+// beside each other one, with kinds of modifiers, on the host's backends. Cells of devices come from their record.
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <map>
 #include <set>
-#include <span>
 #include <sstream>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -35,23 +31,50 @@ using test::Option;
 using test::option_case;
 using test::options;
 
-constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/options.md";
-/// The results of tools/device/options.sh on devices.
+constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/reference/options.md";
+/// What runs on devices found: tools/device/options.sh.
 constexpr const char* kRecord = SCOREMOD_TEST_SOURCE_DIR "/../bench/results/options_device.json";
 
-/// The ids of a device backend's reasons against a direction of the problem, whatever machine asks.
-std::string ids(const backend::Backend& engine, const compiler::CompiledProblem& problem,
-                backend::Direction direction) {
-  std::string text;
-  for (const UnsupportedReason& reason : engine.objections(problem, {direction, true, {}}, nullptr)) {
-    if (reason.id == "no_library" || reason.id == "no_device") continue;
-    const std::string id = "`" + reason.id + "`";
-    if (text.find(id) == std::string::npos) text += (text.empty() ? "" : " ") + id;
-  }
-  return text.empty() ? "device" : text;
+using Ids = std::set<std::string>;
+
+/// Why a backend refuses each direction; nothing where it runs it.
+struct Answer {
+  Ids forward;
+  Ids backward;
+  bool was_run = true;  ///< false: nothing refuses it, and no device has run it yet
+
+  bool operator==(const Answer&) const = default;
+};
+
+Answer both(Answer one, const Answer& other) {
+  one.forward.insert(other.forward.begin(), other.forward.end());
+  one.backward.insert(other.backward.begin(), other.backward.end());
+  one.was_run = one.was_run && other.was_run;
+  return one;
 }
 
-/// A device run's result for a cell; empty without one. A cell of another problem than today's is a failure.
+std::string text_of(const Ids& ids) {
+  std::string text;
+  for (const std::string& id : ids) text += (text.empty() ? "`" : ", `") + id + "`";
+  return text;
+}
+
+std::string text_of(const Answer& answer) {
+  if (!answer.forward.empty()) return "refused: " + text_of(answer.forward);
+  const std::string runs = answer.was_run ? "yes" : "not run yet";
+  return answer.backward.empty() ? runs : runs + ", backward refused: " + text_of(answer.backward);
+}
+
+/// The reasons why a backend of a device refuses a direction of the problem, whatever machine asks.
+Ids ids(const backend::Backend& engine, const compiler::CompiledProblem& problem, backend::Direction direction) {
+  Ids found;
+  for (const UnsupportedReason& reason : engine.objections(problem, {direction, true, {}}, nullptr)) {
+    if (reason.id != "no_library" && reason.id != "no_device") found.emplace(reason.id);
+  }
+  return found;
+}
+
+/// What a run on a device found of a cell; empty without one. A cell of another problem than today's is a failure.
 std::string recorded(const std::string& backend, const Option& option, const Modifier& modifier,
                      const std::string& fingerprint, std::string& failure) {
   static const nlohmann::json kCells = [] {
@@ -68,26 +91,29 @@ std::string recorded(const std::string& backend, const Option& option, const Mod
   return {};
 }
 
-/// Error over tolerance where this machine runs it, the ids that refuse it where something does, "device" where only a
-/// device can say.
+/// The answer of a backend to one option or pair and one kind of modifier.
 struct Cell {
-  std::string text;
-  std::string failure;  ///< of a cell that was computed and is wrong
+  Answer answer;
+  std::string failure;  ///< of a cell that was computed and is wrong, here or on a device
 };
+
+Cell device_cell(const backend::Backend& backend, const checking::CheckCase& made, const Option& option,
+                 const Modifier& modifier) {
+  const compiler::CompiledProblem problem = compiler::compile(made.problem);
+  Cell cell;
+  cell.answer.forward = ids(backend, problem, backend::Direction::kForward);
+  cell.answer.backward =
+      made.problem.backward ? ids(backend, problem, backend::Direction::kBackward) : cell.answer.forward;
+  if (!cell.answer.forward.empty() && !cell.answer.backward.empty()) return cell;
+  const std::string run = recorded(backend.name(), option, modifier, test::fingerprint(made), cell.failure);
+  cell.answer.was_run = !run.empty();
+  if (run == "wrong" || run == "error") cell.failure = "a run on a device found it " + run;
+  return cell;
+}
 
 Cell cell_of(const backend::Backend& backend, const Option& option, const Modifier& modifier) {
   const checking::CheckCase made = option_case(option, modifier);
-  if (backend.memory().kind() != MemoryKind::kHost) {
-    const compiler::CompiledProblem problem = compiler::compile(made.problem);
-    const std::string forward = ids(backend, problem, backend::Direction::kForward);
-    const std::string backward = made.problem.backward ? ids(backend, problem, backend::Direction::kBackward) : forward;
-    Cell cell{forward == backward ? forward : forward + " / " + backward, ""};
-    if (cell.text.find("device") == std::string::npos) return cell;
-    const std::string run = recorded(backend.name(), option, modifier, test::fingerprint(made), cell.failure);
-    if (!run.empty()) cell.text = run;
-    if (run == "wrong" || run == "error") cell.failure = "a run on a device found it " + run;
-    return cell;
-  }
+  if (backend.memory().kind() != MemoryKind::kHost) return device_cell(backend, made, option, modifier);
   CheckOptions options;
   options.compile.backend = backend.name();
   options.seed = made.seed;
@@ -96,8 +122,8 @@ Cell cell_of(const backend::Backend& backend, const Option& option, const Modifi
   const CheckReport report = check(made.problem, options);
   // A cell whose outputs are all zero would say nothing.
   const std::string zero = test::zero_output(report);
-  if (!zero.empty()) return {"nothing", zero + " is zero"};
-  return {test::text_of(made, report), report.passed() ? "" : test::describe(report)};
+  if (!zero.empty()) return {{}, zero + " is zero"};
+  return {{}, report.passed() ? "" : test::describe(report)};
 }
 
 std::vector<const backend::Backend*> judged() {
@@ -108,82 +134,23 @@ std::vector<const backend::Backend*> judged() {
   return list;
 }
 
-std::string introduction() {
-  return R"(# Options and modifiers
+constexpr const char* kIntroduction =
+    "# Options\n\n"
+    "You can see here which backend takes which option of a [problem](problem.md).\n\n"
+    "```json\n"
+    "{\"batch\": 1, \"heads_q\": 2, \"seq_q\": 8, \"dim_qk\": 16, \"sink\": \"learned\", \"dropout\": 0.1}\n"
+    "```\n\n"
+    "What refuses an option is the id of an [unsupported reason](unsupported_reasons.md).\n\n";
 
-Which options of a problem ([problem.md](problem.md)) each engine runs, alone and beside each other one. An option that an engine does not
-run has the ids of what refuses it ([unsupported_reasons.md](unsupported_reasons.md)); `device` stands where no run on a device was made yet.
-Two options run together where each does alone, unless the table has the pair.
+constexpr const char* kPairs =
+    "\nTwo options together are refused where one of them is, and run otherwise.\n"
+    "A test tries each option and each pair that may stand together with six kinds of modifiers, in both directions.\n"
+    "Backends of the host run in each test, those of devices in `tools/device/options.sh`\n"
+    "([record](../../bench/results/options_device.json)). Problems are bf16 (with `float8`, e4m3): batch 2, 4 heads\n"
+    "over 2, 40 queries, 72 keys, head dim 16.\n";
 
-Each option and each pair was run with each kind of modifier (none, an additive one, a soft cap, a scale per head, a learned operand, documents) in
-bf16 (with `float8`, e4m3), with batch 2, 4 heads over 2, 40 queries and 72 keys, head dim 16. The errors on devices, over their tolerances, are in
-[bench/results/options_device.json](../bench/results/options_device.json) (by `tools/device/options.sh`); those of `cpu` and `reference`
-`tests/conformance/options_page_test.cpp` computes again in each run, and holds each cell to its tolerance (`scoremod/check.hpp`).
-With `given_deltas` the backward gets another o than the forward's, one that brings in a gradient of the LSE, as
-`return_lse` in Python has it.
-)";
-}
-
-/// "runs" for an error over its tolerance; ids and words stay.
-std::string answer_of_direction(const std::string& part) {
-  return !part.empty() && part.front() >= '0' && part.front() <= '9' ? "runs" : part;
-}
-
-/// A cell without its numbers, of both directions where they differ.
-std::string answer_of(const std::string& cell) {
-  const std::size_t bar = cell.find(" / ");
-  const std::string forward = answer_of_direction(cell.substr(0, bar));
-  const std::string backward = bar == std::string::npos ? forward : answer_of_direction(cell.substr(bar + 3));
-  if (forward == backward) return forward;
-  return "forward " + forward + ", backward " + backward;
-}
-
-/// The different answers of a row's cells, which modifiers may decide.
-std::string answers_of(std::span<const Cell> cells) {
-  std::vector<std::string> different;
-  for (const Cell& cell : cells) {
-    const std::string answer = answer_of(cell.text);
-    if (std::ranges::find(different, answer) == different.end()) different.push_back(answer);
-  }
-  std::string text;
-  for (const std::string& answer : different) text += (text.empty() ? "" : "; ") + answer;
-  return text;
-}
-
-/// The ids and words of answers but for "runs" and the directions' names.
-std::set<std::string> refusals_of(const std::string& answers) {
-  std::set<std::string> found;
-  std::istringstream words(answers);
-  for (std::string word; words >> word;) {
-    while (word.ends_with(',') || word.ends_with(';')) word.pop_back();
-    if (word != "runs" && word != "forward" && word != "backward") found.insert(word);
-  }
-  return found;
-}
-
-/// The options that are refused, and the pairs whose answer does not follow from those of their options.
-std::string table_of(const std::vector<std::pair<std::string, std::string>>& rows) {
-  const std::string kAnd = " + ";
-  std::map<std::string, std::set<std::string>> alone;
-  std::string text;
-  for (const auto& [option, answers] : rows) {
-    const std::set<std::string> found = refusals_of(answers);
-    const std::size_t place = option.find(kAnd);
-    std::set<std::string> expected;
-    if (place == std::string::npos) {
-      alone[option] = found;
-    } else {
-      expected = alone[option.substr(0, place)];
-      expected.merge(std::set<std::string>(alone[option.substr(place + kAnd.size())]));
-    }
-    if (found != expected) text += "| " + option + " | " + answers + " |\n";
-  }
-  return text.empty() ? "Runs every option, and every pair of options.\n"
-                      : "| option | answer |\n| --- | --- |\n" + text;
-}
-
-/// The page's section of one backend, whose cells are computed side by side.
-std::string section_of(const backend::Backend& backend, std::vector<std::string>& failures) {
+/// The answers of one backend to all options, in their order. Kinds of modifiers must not differ.
+std::vector<Answer> answers_of(const backend::Backend& backend, std::vector<std::string>& failures) {
   const std::vector<Option> rows = options();
   const std::vector<Modifier> columns = modifiers();
   std::vector<Cell> cells(rows.size() * columns.size());
@@ -197,67 +164,113 @@ std::string section_of(const backend::Backend& backend, std::vector<std::string>
     for (unsigned t = 1; t < std::max(1U, std::thread::hardware_concurrency()); ++t) threads.emplace_back(work);
     work();
   }
-  std::vector<std::pair<std::string, std::string>> answers;
-  for (std::size_t row = 0; row < rows.size(); ++row) {
-    const std::span of_row(cells.data() + row * columns.size(), columns.size());
-    answers.emplace_back(rows[row].name, answers_of(of_row));
-    for (std::size_t column = 0; column < columns.size(); ++column) {
-      if (!of_row[column].failure.empty())
-        failures.push_back(rows[row].name + " with " + columns[column].title + " on " + backend.name() + "\n" +
-                           of_row[column].failure);
-    }
+  std::vector<Answer> answers;
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    const std::string where = rows[i / columns.size()].name + " with " + columns[i % columns.size()].title + " on " +
+                              std::string(backend.name()) + "\n";
+    if (i % columns.size() == 0) answers.push_back(cells[i].answer);
+    if (!cells[i].failure.empty()) failures.push_back(where + cells[i].failure);
+    if (cells[i].answer != answers.back()) failures.push_back(where + "is answered otherwise than other modifiers");
   }
-  return std::string("\n## ") + backend.name() + "\n\n" + table_of(answers);
+  return answers;
 }
 
-/// The page without the sections of backends that this build does not have.
-std::string of_this_build(const std::string& page) {
-  std::string out;
-  std::istringstream lines(page);
-  bool wanted = true;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("## ")) {
-      wanted = std::ranges::any_of(judged(),
-                                   [&](const auto* backend) { return line == "## " + std::string(backend->name()); });
+/// The rows of single options; what of pairs is not as the page says goes to `failures`.
+std::vector<std::string> rows_of(const backend::Backend& backend, std::vector<std::string>& failures) {
+  const std::vector<Option> all = options();
+  const std::vector<Answer> answers = answers_of(backend, failures);
+  std::map<std::string, Answer> single;
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::size_t plus = all[i].name.find(" + ");
+    if (plus == std::string::npos) {
+      single[all[i].name] = answers[i];
+      texts.push_back(text_of(answers[i]));
+      continue;
     }
-    if (wanted && !line.empty()) out += line + "\n";
+    const Answer expected = both(single.at(all[i].name.substr(0, plus)), single.at(all[i].name.substr(plus + 3)));
+    if (answers[i] != expected)
+      failures.push_back(all[i].name + " on " + backend.name() + ": " + text_of(answers[i]) +
+                         ", and its options alone are " + text_of(expected));
+  }
+  return texts;
+}
+
+using Table = std::vector<std::vector<std::string>>;
+
+std::string text_of(const Table& table) {
+  std::string text;
+  for (std::size_t row = 0; row < table.size(); ++row) {
+    text += "|";
+    for (const std::string& cell : table[row]) text += " " + cell + " |";
+    text += "\n";
+    if (row > 0) continue;
+    text += "|";
+    for (std::size_t i = 0; i < table[0].size(); ++i) text += " --- |";
+    text += "\n";
+  }
+  return text;
+}
+
+/// A page's table without the columns of backends that this build does not have.
+std::string of_this_build(const std::string& page) {
+  const auto is_built = [](const std::string& name) {
+    return std::ranges::any_of(judged(), [&](const auto* backend) { return name == backend->name(); });
+  };
+  std::string out;
+  std::vector<bool> wanted;
+  std::istringstream lines(page);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("|")) {
+      out += line + "\n";
+      continue;
+    }
+    std::istringstream cells(line.substr(1));
+    std::string kept = "|";
+    std::size_t column = 0;
+    const bool is_header = wanted.empty();
+    for (std::string cell; std::getline(cells, cell, '|'); ++column) {
+      if (is_header) wanted.push_back(column == 0 || is_built(cell.substr(1, cell.size() - 2)));
+      if (wanted[column]) kept += cell + "|";
+    }
+    out += kept + "\n";
   }
   return out;
 }
 
 TEST(OptionsTable, HoldsEveryCell) {
   std::vector<std::string> failures;
-  std::string page = introduction();
-  for (const backend::Backend* backend : judged()) page += section_of(*backend, failures);
+  Table table{{"option"}};
+  for (const Option& option : options()) {
+    if (option.name.find(" + ") == std::string::npos) table.push_back({option.name});
+  }
+  for (const backend::Backend* backend : judged()) {
+    table[0].push_back(backend->name());
+    const std::vector<std::string> rows = rows_of(*backend, failures);
+    for (std::size_t i = 0; i < rows.size(); ++i) table[i + 1].push_back(rows[i]);
+  }
   EXPECT_TRUE(failures.empty()) << failures.size() << " cells are wrong, the first: " << failures.front();
+  const std::string page = kIntroduction + text_of(table) + kPairs;
   if (const char* update = std::getenv("SCOREMOD_UPDATE_GOLDEN"); update != nullptr && std::string(update) == "1") {
     std::ofstream(kPage) << page;
     return;
   }
   std::ostringstream committed;
   committed << std::ifstream(kPage).rdbuf();
-  EXPECT_EQ(of_this_build(committed.str()), of_this_build(page))
+  EXPECT_EQ(of_this_build(committed.str()), page)
       << kPage << " has other cells: if the change is meant, run this test with SCOREMOD_UPDATE_GOLDEN=1";
 }
 
-TEST(OptionsTable, AnswersAreCellsWithoutNumbers) {
-  EXPECT_EQ(answer_of("0.12 / 0.50"), "runs");
-  EXPECT_EQ(answer_of("0.12"), "runs");
-  EXPECT_EQ(answer_of("`sink` `dropout`"), "`sink` `dropout`");
-  EXPECT_EQ(answer_of("0.12 / `gradient_layout`"), "forward runs, backward `gradient_layout`");
-  EXPECT_EQ(answers_of(std::vector<Cell>{{"0.12", ""}, {"wrong", ""}, {"0.5 / 0.6", ""}}), "runs; wrong");
+TEST(OptionsTable, NamesWhatRefuses) {
+  EXPECT_EQ(text_of(Answer{}), "yes");
+  EXPECT_EQ(text_of(Answer{{}, {}, false}), "not run yet");
+  EXPECT_EQ(text_of(Answer{{}, {"gradient_layout"}}), "yes, backward refused: `gradient_layout`");
+  EXPECT_EQ(text_of(both({{"sink"}, {"sink"}}, {{"dropout"}, {}})), "refused: `dropout`, `sink`");
 }
 
-TEST(OptionsTable, NamesPairsThatDoNotFollowFromTheirOptions) {
-  const std::string all = "Runs every option, and every pair of options.\n";
-  EXPECT_EQ(table_of({{"a", "runs"}, {"b", "runs"}, {"a + b", "runs"}}), all);
-  const std::string alone = table_of({{"a", "`sink`"}, {"b", "runs"}, {"a + b", "`sink`"}});
-  EXPECT_EQ(alone, "| option | answer |\n| --- | --- |\n| a | `sink` |\n");
-  EXPECT_EQ(table_of({{"a", "`sink`"}, {"b", "runs"}, {"a + b", "runs"}}), alone + "| a + b | runs |\n");
-  EXPECT_EQ(table_of({{"a", "`sink`"}, {"b", "runs"}, {"a + b", "`sink` `dtype`"}}),
-            alone + "| a + b | `sink` `dtype` |\n");
-  EXPECT_EQ(table_of({{"a", "runs"}, {"b", "runs"}, {"a + b", "runs; wrong"}}),
-            "| option | answer |\n| --- | --- |\n| a + b | runs; wrong |\n");
+TEST(OptionsTable, LeavesOutBackendsThatAreNotBuilt) {
+  EXPECT_EQ(of_this_build("a\n| option | none_such | cpu |\n| --- | --- | --- |\n| sink | yes | no |\n"),
+            "a\n| option | cpu |\n| --- | --- |\n| sink | no |\n");
 }
 
 }  // namespace

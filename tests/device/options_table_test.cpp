@@ -1,4 +1,4 @@
-// The cells of docs/options.md that only a device decides. They are every option and pair of options with every kind of
+// The cells of docs/reference/options.md that only a device decides. They are every option and pair of options with every kind of
 // modifier on each backend that has no objection. tools/device/options.sh runs it and keeps the results.
 
 #include <algorithm>

@@ -91,6 +91,8 @@ def test_it_serves_every_python(wheel):
         files = archive.namelist()
         metadata = archive.read(f"scoremod-{version}.dist-info/METADATA").decode()
     assert {"scoremod/libscoremod.so", "scoremod/libscoremod_jax.so", "scoremod/jax/api.py"} <= set(files)
+    pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert {file.removeprefix("scoremod/") for file in files if file.endswith(".md")} == pages
     # Nothing but the package: no headers, no tests, no files of the build.
     assert {file.split("/")[0] for file in files} == {"scoremod", f"scoremod-{version}.dist-info"}
     needed = [line.removeprefix("Requires-Dist: ") for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
@@ -101,6 +103,10 @@ def test_scoremod_alone_needs_no_jax(installed, tmp_path):
     place, version = run(installed, "-c", SCOREMOD_ALONE, folder=tmp_path).splitlines()
     assert Path(place).is_relative_to(installed.parents[1])
     assert f"VERSION {version} " in (ROOT / "CMakeLists.txt").read_text()
+
+
+def test_its_pages_are_printed(installed, tmp_path):
+    assert run(installed, "-m", "scoremod", "docs", "torch", folder=tmp_path) == (ROOT / "docs/guide/torch.md").read_text(encoding="utf-8")
 
 
 def test_the_libraries_are_the_wheels_own(installed, tmp_path):

@@ -1,6 +1,6 @@
-"""The Python of docs/jax.md and of README.md runs as it stands there: each piece by itself, or after the page's first one."""
+"""The JAX of the pages runs as it stands there."""
 
-import re
+import sys
 from pathlib import Path
 
 import jax
@@ -8,39 +8,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from page_python import pages_for, parts_of_pages, run_page  # noqa: E402
 
 
-def blocks_of(page):
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
-
-
-def run(block, page, names):
-    exec(compile(block, page, "exec"), names)  # noqa: S102 (it is our own page)
-    return names
-
-
-FIRST, *LATER = blocks_of("docs/jax.md")
-
-
-def test_the_first_piece_runs():
-    assert np.isfinite(run(FIRST, "docs/jax.md", {})["o"]).all()
-
-
-@pytest.mark.parametrize("number", range(len(LATER)))
-def test_each_later_piece_goes_on_from_the_first(number):
-    if "serialize()" in LATER[number]:
+@pytest.mark.parametrize("page", pages_for("jax"))
+def test_a_page_runs(page):
+    if any("import flatbuffers" in block or "serialize()" in block for block in parts_of_pages()[page]["jax"]):
         pytest.importorskip("flatbuffers")
-    before = run(FIRST, "docs/jax.md", {})
-    names = run(LATER[number], "docs/jax.md", dict(before))
-    made = [value for name, value in names.items() if name not in before and isinstance(value, jax.Array)]
-    assert all(np.isfinite(value).all() for value in made)
-    if "context_parallel_attention" in LATER[number]:
-        assert names["attention"](names["q"], names["k"], names["v"]).shape == names["q"].shape
+    names = run_page(page, "jax")
+    made = [value for value in names.values() if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating)]
+    assert made and all(np.isfinite(value).all() for value in made)
 
 
-def test_the_pieces_of_the_readme_run():
-    (block,) = [each for each in blocks_of("README.md") if "scoremod.jax" in each]
-    names = run(block, "README.md", {})
-    gradients = names["jax"].grad(names["loss"], argnums=(0, 1))(jnp.ones(8), 20.0)
+def test_the_page_of_jax_has_gradients():
+    assert all(np.abs(each).max() > 0 for each in run_page("docs/guide/jax.md", "jax")["gradients"])
+
+
+def test_the_loss_of_the_readme_has_gradients():
+    names = run_page("README.md", "jax")
+    gradients = jax.grad(names["loss"], argnums=(0, 1))(jnp.ones(8), 20.0)
     assert all((np.abs(x) > 0).all() for x in gradients)

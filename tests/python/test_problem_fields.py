@@ -9,7 +9,7 @@ import pytest
 import scoremod
 from scoremod import one_call
 
-SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "problem.schema.json"
+SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "reference" / "problem.schema.json"
 # Fields of files, which say nothing of the problem itself.
 OF_FILES = {"$schema", "description", "inputs", "seed"}
 FIELDS = set(json.loads(SCHEMA.read_text(encoding="utf-8"))["properties"]) - OF_FILES

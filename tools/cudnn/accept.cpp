@@ -1,5 +1,5 @@
 // Builds a real plan of every ready-made modifier, forward and backward, for every architecture, without a device.
-// Compares the answers with the committed table for this version of cuDNN. See docs/plans.md.
+// Compares the answers with the committed table for this version of cuDNN. See docs/reference/plans.md.
 
 #include <algorithm>
 #include <filesystem>

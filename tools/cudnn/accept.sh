@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # usage: tools/cudnn/accept.sh [--newest | --cudnn VERSION] [ARGUMENTS of scoremod_cudnn accept, such as --update]
-# Asks cuDNN which plans it builds on five architectures, without a device, and compares with the committed table: docs/plans.md.
+# Asks cuDNN which plans it builds on five architectures, without a device, and compares with the committed table: docs/reference/plans.md.
 # --newest and --cudnn fetch cuDNN from PyPI and use it instead of the installed one: nvidia-cudnn-jit-cu13 (75 MB) where it has the
 # version, and otherwise, as for the newest, nvidia-cudnn-cu13 (520 MB).
 set -euo pipefail

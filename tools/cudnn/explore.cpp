@@ -1,6 +1,6 @@
 // The pattern explorer: tries every candidate pattern of writing a modifier for cuDNN on the current device, each in a
 // child process. It compares them with the float64 oracle and writes the table that the cuDNN lowering reads. See
-// docs/cudnn_patterns.md.
+// docs/internals/cudnn.md.
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// Developers ask cuDNN by this program: docs/cudnn_patterns.md and docs/plans.md.
+// Developers ask cuDNN by this program: docs/internals/cudnn.md and docs/reference/plans.md.
 
 #include <array>
 #include <iostream>

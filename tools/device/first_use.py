@@ -16,7 +16,7 @@ turn, so that other work of the machine is not one modifier's. The report has fo
 
 With --running, "running" is a first use in a process whose CUDA is up, as a framework's is: one that has compiled plain attention before.
 
-"steps" of a process is its timeline, in milliseconds since the call: SCOREMOD_TIMELINE's lines (docs/environment.md), with a number for each
+"steps" of a process is its timeline, in milliseconds since the call: SCOREMOD_TIMELINE's lines (docs/reference/environment.md), with a number for each
 thread of it and of its helper processes. `first_use.py --steps REPORT.json [MODIFIER...]` shows the steps of first uses.
 """
 

@@ -4,7 +4,7 @@ usage: merge.py checks REPORT PART... [--parts COUNT] [--short]
        merge.py patterns TABLE.json NEW.json
        merge.py options RECORD.json CELLS.jsonl MACHINE COMMIT
 
-checks: makes one report (docs/check_suite.md) of those of the processes that shared a check suite, and prints what matters of it. COUNT is how many
+checks: makes one report (docs/reference/check_suite.md) of those of the processes that shared a check suite, and prints what matters of it. COUNT is how many
     parts there should be; the report has `parts`, such as "60 of 64", where some are missing; with --short it has its summary, and of the
     results those that are not right, as bench/results keeps it. Exits 1 when a result is wrong or an error, or when
     nothing was right.

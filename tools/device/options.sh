@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the cells of docs/options.md that a device decides, and adds what it finds to the record.
+# Runs the cells of docs/reference/options.md that a device decides, and adds what it finds to the record.
 #
 #   usage: tools/device/options.sh FOLDER RECORD.json [SECONDS [new]]
 #

@@ -27,7 +27,7 @@ struct TableColumns {
 std::string table_head(const TableColumns& columns);
 std::string table_line(const Measurement& result, const TableColumns& columns);
 
-/// {machine, versions, commit, options, plans, results}, described in docs/performance.md.
+/// {machine, versions, commit, options, plans, results}, described in docs/reference/benchmark_files.md.
 nlohmann::ordered_json report_json(std::span<const Measurement> results, const PlanReport& plans,
                                    const MeasurementOptions& options, const ReportOrigin& origin);
 

@@ -4,7 +4,7 @@
 
 namespace scoremod::cli {
 
-/// The command's exit codes, documented in docs/cli.md.
+/// The command's exit codes, documented in docs/reference/command.md.
 enum ExitCode : int {
   kFine = 0,
   kCheckFailed = 1,  ///< `check`: an output is further from the oracle than it may be; `cache verify`: damage

@@ -17,7 +17,8 @@ namespace scoremod::cli {
 namespace {
 
 constexpr const char* kFooter =
-    "PROBLEM is a JSON file, described in docs/problem.md, or - for the standard input.\n"
+    "PROBLEM is a JSON file, described in docs/reference/problem.md (`python -m scoremod docs problem`), or - for the "
+    "standard input.\n"
     "Exit codes: 0 fine, 1 check: an output is over its tolerance, cache verify: a file is damaged,\n"
     "2 a mistake in the command line or a file, 3 no backend supports the problem, 4 the machine (memory, files),\n"
     "5 a bug in scoremod.";

@@ -12,7 +12,7 @@ struct SuiteOrigin {
   std::string commit;
 };
 
-/// The report as JSON, described in docs/check_suite.md.
+/// The report as JSON, described in docs/reference/check_suite.md.
 std::string suite_json(const SuiteReport& report, const SuiteOrigin& origin);
 
 /// The most important results first: counts, the worst results, refusals and their reasons.

@@ -74,7 +74,7 @@ def flex_attention(
     """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call.
 
     The functions may close over arrays: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and to every
-    captured float array. docs/jax.md says what the functions can be made of.
+    captured float array. docs/guide/jax.md says what the functions can be made of.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def flex_attention(
         With FP8 arrays, also returns, after all, the largest magnitude in the output before scale_o. It is a float32 scalar without a gradient,
         and NaN where the output has one.
     deterministic : bool
-        Whether the gradients must be the same bits each time. They always are on the CPU; docs/problem.md says what it costs on CUDA.
+        Whether the gradients must be the same bits each time. They always are on the CPU; docs/reference/problem.md says what it costs on CUDA.
         backend="xla" is as deterministic as XLA is.
     backend : str, optional
         The one that may run it, such as "cpu" or "cudnn"; or "xla", which runs it as XLA operations.

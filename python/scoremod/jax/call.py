@@ -67,7 +67,7 @@ class Call(NamedTuple):
         return self.layout.index("T" if self.is_ragged and letter in "BS" else letter)
 
     def bound(self):
-        """The names of the arrays after the operands (docs/problem.md), in their order."""
+        """The names of the arrays after the operands (docs/reference/problem.md), in their order."""
         options = ((self.lengths, "lengths_kv"), (self.sink, "sink"), (self.dropout, "dropout_keys"))
         return (
             *(() if self.place is None else self.place.bound),
@@ -150,7 +150,7 @@ def _fields_of(call, q, k, backward):
 
 
 def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
-    """The problem of these arrays (or shapes) as JSON: docs/problem.md. The scale isn't in it: it is bound at each call. operands: those of the
+    """The problem of these arrays (or shapes) as JSON: docs/reference/problem.md. The scale isn't in it: it is bound at each call. operands: those of the
     program, and what is bound after them. `wanted`: the numbers of those whose gradients may be asked for; None for all. max_logit is the
     forward's alone. Sizes that jax.export leaves open are null."""
     count = len(call.program.operands)

@@ -1,7 +1,7 @@
 """Dropout of attention weights. The rate is a part of the call, and the random key an array of it. So another key compiles nothing anew,
 and the host never reads it.
 
-A call's keys are the operand dropout_keys of its problem (docs/problem.md), int32 [batch, 4]. A row has the two words of Philox's key,
+A call's keys are the operand dropout_keys of its problem (docs/reference/problem.md), int32 [batch, 4]. A row has the two words of Philox's key,
 the batch's number in its counters, and an offset of the heads. Each batch keeps its row in shards and under jax.vmap. In a part of a sequence a row
 also has the places of its queries and keys in the whole: int32 [batch, 10].
 """

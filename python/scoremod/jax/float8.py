@@ -1,7 +1,7 @@
 """FP8 arrays: query, key and value as float8_e4m3fn or float8_e5m2, each with a descale factor: value = stored * descale.
 
 The factors are arrays of the call after its operands and dropout keys: descale_q, descale_k, descale_v, and scale_o with an FP8 output, as in
-docs/problem.md. Derivatives take them for constants. The factors of the gradients come last, and the problem has none of them: its backward
+docs/reference/problem.md. Derivatives take them for constants. The factors of the gradients come last, and the problem has none of them: its backward
 reads and writes gradients of the descaled values, in bfloat16.
 """
 

@@ -89,9 +89,9 @@ def flex_attention(
         others all tokens are taken for it, which a kernel's work is laid out for. A longer sequence is refused where offsets are on the CPU.
     sink: a float tensor [heads], or of one number: exp(sink) is added to the sum of each softmax, and no value goes with it. It has a gradient. The LSE
         counts it; a query without any key has LSE sink.
-    backends: who may run it: names in order, and names to leave out with a "-" before them, as a list or with commas (docs/python.md).
+    backends: who may run it: names in order, and names to leave out with a "-" before them, as a list or with commas (docs/guide/gpus.md).
     deterministic: whether the gradients must be the same bits each time; without it what torch.use_deterministic_algorithms says.
-    new_sizes: "wait" for the fastest backend's plan where a size has none yet, or "serve": run what is at hand meanwhile (docs/python.md).
+    new_sizes: "wait" for the fastest backend's plan where a size has none yet, or "serve": run a ready plan meanwhile (docs/guide/serving.md).
     q_start: the index of the first query in its sequence, as in a step of decoding with a cache: an integer, or an integer tensor [batch] on query's device.
         It is added to q_idx, so that q_idx >= kv_idx keeps all keys up to the query. No value of it compiles anything.
     offsets: scoremod.Offsets that are added to the indices, where the tensors are a part of more, such as a shard: those of its first batch, head, query
@@ -108,7 +108,7 @@ def flex_attention(
     Tensors of eight bits have no gradient themselves (UnsupportedError); captured tensors have, where out_dtype is of 16 bits or more.
 
     The functions may close over tensors: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and to
-    every captured float tensor. docs/torch.md says what the functions can be made of.
+    every captured float tensor. docs/guide/functions.md says what the functions can be made of.
 
     Raises InvalidArgumentError (a ValueError) for what doesn't fit, and UnsupportedError for what can't be expressed or run.
     """

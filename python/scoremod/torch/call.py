@@ -69,7 +69,7 @@ class Call(NamedTuple):
         return self.place == RAGGED
 
     def bound(self):
-        """The names of the tensors after the operands (docs/problem.md), in their order."""
+        """The names of the tensors after the operands (docs/reference/problem.md), in their order."""
         of_place = {None: (), RAGGED: Ragged.bound, PAGED: Paged.bound}[self.place]
         return (*of_place, *["lengths_kv"] * self.lengths, *["sink"] * self.sink, *FACTORS[: self.factors])
 

@@ -90,7 +90,7 @@ class _Described(NamedTuple):
 
 
 def problem_of(q, k, v, o, operands, call, *, wanted, backward, stats):
-    """The problem of these tensors as JSON: docs/problem.md. The scale isn't in it: it is bound at each call."""
+    """The problem of these tensors as JSON: docs/reference/problem.md. The scale isn't in it: it is bound at each call."""
     return _template_of(call, q.dtype, backward, stats).text(*_described(q, k, v, o, operands, call, wanted))
 
 

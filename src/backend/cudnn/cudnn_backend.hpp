@@ -8,7 +8,7 @@
 namespace scoremod::backend {
 
 /// cuDNN's fused attention on the CUDA device that is current when a problem is compiled, with the program inside it.
-/// Takes device memory. Runs only lowerings that were seen to compute the right thing: see docs/cudnn_patterns.md.
+/// Takes device memory. Runs only lowerings that were seen to compute the right thing: see docs/internals/cudnn.md.
 const Backend& cudnn_backend();
 
 /// One that lowers into the patterns that `allowed` is true of, whatever is known of them. Tests plant wrong ones.

@@ -9,7 +9,7 @@
 namespace scoremod::ir {
 namespace {
 
-constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/ops.md";
+constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/reference/ops.md";
 
 const char* types_of(const OpInfo& row) {
   switch (row.op) {
@@ -69,8 +69,7 @@ std::string cell(std::string text) {
 std::string page() {
   std::ostringstream out;
   out << "# Ops\n\n"
-         "What a program is made of. This page is the op table of `src/ir/op_table.cpp`; a test keeps it so\n"
-         "(`SCOREMOD_UPDATE_GOLDEN=1` rewrites it).\n\n"
+         "You can look up here what a program is made of. This page is the op table of `src/ir/op_table.cpp`.\n\n"
          "`N` stands for f32 or i32 and `T` for f32, i32 or bool, the same one throughout a line. f32 arithmetic is "
          "IEEE 754\n"
          "single precision; i32 arithmetic is two's complement and wraps. A NaN argument gives NaN unless the line "

@@ -6,6 +6,7 @@
 
 #include "scoremod/program.hpp"
 
+#include "base/pages.hpp"
 #include "support/refusal.hpp"
 
 namespace scoremod {
@@ -130,8 +131,8 @@ TEST(Parse, SaysWhatMayHaveBeenMeant) {
       {"value = score\nkeep = (q_idx >= kv_idx or kv_idx < 3)", "found 'or' (did you mean '|'?)"},
       {"value = score\nkeep = not (q_idx >= kv_idx)", "(did you mean '!'?)"},
       {"value = where(q_idx >= kv_idx, score, -inf)", "(did you mean 'select'?)"},
-      {"value = tanhh(score)", "(did you mean 'tanh'?); docs/ops.md lists the functions"},
-      {"value = acos(score)", "before; docs/ops.md lists the functions"},
+      {"value = tanhh(score)", "(did you mean 'tanh'?); " SCOREMOD_PAGE("reference/ops") " lists the functions"},
+      {"value = acos(score)", "before; " SCOREMOD_PAGE("reference/ops") " lists the functions"},
       {"operand slopes: f32 [h]\nvalue = score * slope", "(did you mean 'slopes'?)"},
       {"let distance = q_idx - kv_idx\nvalue = score + f32(distanse)", "(did you mean 'distance'?)"},
       {"valu = score", "(did you mean 'value'?)"},

@@ -91,7 +91,7 @@ TEST(DropoutMask, DropsRunsOfAnyAlignment) {
   }
 }
 
-/// Programs that compute the mask themselves rely on docs/problem.md.
+/// Programs that compute the mask themselves rely on docs/reference/problem.md.
 TEST(DropoutMask, IsWhatTheDocumentSays) {
   constexpr std::uint64_t kSeed = 0x0123'4567'89ab'cdef, kOffset = 0xfedc'ba98'7654'3210;
   const auto key = philox({0x7654'3210, 0xfedc'ba98, 0, 0}, {0x89ab'cdef, 0x0123'4567});

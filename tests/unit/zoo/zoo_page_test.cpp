@@ -10,7 +10,7 @@
 namespace scoremod::zoo {
 namespace {
 
-constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/zoo.md";
+constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/reference/zoo.md";
 
 std::string text_of(const Value& value) {
   std::ostringstream out;
@@ -50,10 +50,9 @@ void write_entry(const Entry& entry, std::ostream& out) {
 std::string page() {
   std::ostringstream out;
   out << "# Ready-made modifiers\n\n"
-         "Each is a function of `scoremod/zoo.hpp`, where its source is named, and goes by the same name in problem "
-         "files.\n"
-         "This page is printed from the entries that tools use; a test keeps it so (`SCOREMOD_UPDATE_GOLDEN=1` "
-         "rewrites it).\n\n"
+         "You can use these functions by name: in problem files, in C++ and, most of them, in `scoremod.jax.zoo`.\n\n"
+         "```json\n{\"score_mod\": [{\"name\": \"soft_cap\", \"cap\": 50}], \"mask_mod\": [\"causal\"]}\n```\n\n"
+         "`scoremod/zoo.hpp` names the source of each. This page is printed from the entries that tools use.\n\n"
          "`s` is the score, `b`, `h`, `q` and `kv` are the global batch, query head, query and key positions. A "
          "parameter of\n"
          "type name is the name of an operand; of type axes, a list such as `\"h, kv_idx\"`. Several score_mods apply "

@@ -24,17 +24,17 @@ constexpr int kGradientTiles = 3;
 /// Tiles begin where the exchange of a row's words does.
 constexpr std::size_t kAlignment = kHopperAlignment, kBarrierBytes = 8;
 constexpr std::size_t kSharedBytes = kHopperSharedBytes;
-/// Measured on an H200, docs/performance.md: rows of 4 to 10 tiles took 0.89 to 0.99 of the time, those of 16 and more
+/// Measured on an H200, bench/NOTES.md: rows of 4 to 10 tiles took 0.89 to 0.99 of the time, those of 16 and more
 /// 1.01 to 1.06.
 constexpr double kShortRow = 12, kOfShortRows = 0.94, kOfLongRows = 1.02;
-/// Measured on an H200, docs/performance.md: with 64 global queries and keys beside a window, and heads that take turns
+/// Measured on an H200, bench/NOTES.md: with 64 global queries and keys beside a window, and heads that take turns
 /// so; other masks took 1 to 1.01.
 constexpr double kOfFewLongest = 0.89, kOfOtherRows = 1.01;
 constexpr int kOrderedTogether = 16;
 /// Keys of the widest tile, and of a trial's.
 constexpr std::int64_t kHopperCopiedKeys = 128;
 /// About the time of the products themselves: what a sigmoid, a logarithm or a quotient takes. Programs above were as
-/// fast in the smaller shape on an H200 (docs/performance.md), and compile three times as fast.
+/// fast in the smaller shape on an H200 (bench/NOTES.md), and compile three times as fast.
 constexpr double kLongMilliseconds = 1.0;
 
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
@@ -202,7 +202,7 @@ TileShape hopper_fused_shape(const AttentionProblem& problem) {
   shape.step = shape.part = kFusedProduct / blocks_of(problem.dim_qk);
   // Beside the gradients of so many scores shared memory has no room for more.
   if (shape.step == kFusedProduct) shape.stages = 2;
-  // Each warpgroup has half of the dims of dq here (docs/performance.md).
+  // Each warpgroup has half of the dims of dq here (bench/NOTES.md).
   else
     shape.dq_order = DqOrder::kEarlyAdditions;
   return shape;

@@ -56,7 +56,7 @@ double states_time(const AttentionProblem& p, const MaskKnowledge& mask, const M
 constexpr double kOperandWalk = 1.9, kOperandElement = 0.5, kOperandRows = 0.1, kOperandLaunches = 0.02;
 /// kSharedWalk is the walk for a bias that batches or heads share, in place of kOperandWalk: each tile loads all four
 /// tensors. kTableRead is each read of a table, whose sums threads keep to themselves; in large tables they add to
-/// exact sums. Both are times of an H200 (docs/performance.md); 257 entries without neighbours stand for a large table.
+/// exact sums. Both are times of an H200 (bench/NOTES.md); 257 entries without neighbours stand for a large table.
 constexpr double kSharedWalk = 5.1, kTableRead = 13, kLargeTableRead = 47;
 constexpr std::int64_t kSmallTableOfHead = 64;
 /// The additional time of gradient sums beside dq, dk and dv: for all targets, for each, and for one along diagonals,

@@ -25,7 +25,7 @@ struct KernelLaunch {
   }
 };
 
-/// How much L2 asks memory for when a TMA box lacks part of it (docs/performance.md).
+/// How much L2 asks memory for when a TMA box lacks part of it (bench/NOTES.md).
 enum class CacheLines : std::uint8_t { k128Bytes, k256Bytes };
 
 /// The launches of every call of a plan, in order, and the memory that they share beside the call's tensors.

@@ -50,7 +50,7 @@ TileShape hopper_shape_of(const AttentionProblem& problem, bool shared) {
 
 /// Times in milliseconds, with split keys and with a single split; by warps and by warpgroups. They are an H200's with
 /// the cache's default prefetch, times the factor of lines of 128 bytes for one query at batch 16
-/// (docs/performance.md). The factor is left out if a few CTAs wait for their copies, not for memory.
+/// (bench/NOTES.md). The factor is left out if a few CTAs wait for their copies, not for memory.
 struct Decoding {
   std::int64_t batch, queries, keys;
   int rows;
