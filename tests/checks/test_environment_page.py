@@ -1,11 +1,12 @@
 """docs/reference/environment.md lists the variables that the code reads and the options that the build has: all of them, and no others."""
 
 import re
+import sys
 from pathlib import Path
 
-from scoremod.environment import VARIABLES
-
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+from scoremod.environment import VARIABLES  # noqa: E402
 FOLDERS = ("src", "python", "bindings", "tools", "bench", "tests")
 READS = [
     re.compile(r'(?:getenv|variable|flag)\("([A-Z_]+)"[,)]'),
