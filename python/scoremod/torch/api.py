@@ -25,6 +25,7 @@ from scoremod.torch.open_sizes import hold_open_sizes
 from scoremod.torch.other_arguments import refuse_others
 from scoremod.torch.parts import taken_part
 from scoremod.torch.query_starts import started
+from scoremod.torch.repeated_calls import remember, repeated
 from scoremod.torch.sequences import placed_of
 from scoremod.torch.strides import all_taken, of_each_batch
 from scoremod.torch.trace import trace_graph
@@ -112,6 +113,14 @@ def flex_attention(
 
     Raises InvalidArgumentError (a ValueError) for what doesn't fit, and UnsupportedError for what can't be expressed or run.
     """
+    request = None
+    is_usual = block_mask is return_aux is q_start is descale_q is descale_k is descale_v is scale_o is out_dtype is None and offsets is NO_OFFSETS
+    if is_usual and not (others or dropout_p or return_amax_o or torch.compiler.is_dynamo_compiling()):
+        plain = scale, enable_gqa, return_lse, backends, deterministic, new_sizes, max_length
+        request = query, key, value, score_mod, mask_mod, (lengths, q_offsets, kv_offsets, page_table, sink), plain
+        found = repeated(*request)
+        if found is not None:
+            return (found[0], found[1]) if return_lse else found[0]
     refuse_others(others, mask_mod)
     if block_mask is not None:
         mask_mod = mask_of(block_mask, mask_mod, query, key, q_offsets is not None or page_table is not None)
@@ -159,7 +168,7 @@ def flex_attention(
             o, lse, largest, amax = call_in_graph(*arguments, options, dtype_o or query.dtype)
         else:
             options = options_of(scale, backends, deterministic, offsets, new_sizes, is_start, dropout_p, with_max, place, longest, sink is not None, *of_float8)
-            o, lse, largest, amax = _attend(*arguments, options, covers)
+            o, lse, largest, amax = _attend(*arguments, options, covers, request=request)
     results = [o]
     if return_aux is not None:
         results.append(AuxOutput(lse=lse if with_lse else None, max_scores=largest if with_max else None))
@@ -207,9 +216,10 @@ def call_of_arguments(query, key, value, block_mask, mask_mod, scale, backends, 
     return mask_mod, (*bound, *factors), options_of(scale, backends, None, NO_OFFSETS, **fields)
 
 
-def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options, covers=True, whole=None):
+def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options, covers=True, whole=None, request=None):
     """(o, lse, largest scores, largest magnitude). bound: the tensors of options.bound(); covers: whether each token is in a sequence; whole: what makes
-    whole tensors of captured DTensors, where there may be such."""
+    whole tensors of captured DTensors, where there may be such. request: the call's arguments as repeated_calls takes them; None for a call that it can't know.
+    """
     functions, captured = key_of(score_mod, mask_mod)
     if whole is not None:
         captured = list(map(whole, captured))
@@ -221,6 +231,8 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
         kind = kind_of(functions, (*captured, *bound), query, key, value, enable_gqa, with_lse, structure)
         call = known(kind)
         if call is not None and (offsets is None or call.serves(offsets)):
+            if request is not None:
+                remember(request, call, captured, bound)
             return call(query, key, value, captured, bound, dropout, offsets)
         changed = opened(functions)
         if changed is not None:
@@ -246,6 +258,8 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
     if (key.shape, value.shape) != (given[1].shape, given[2].shape):
         call = OfEachBatch(call)
     keep(kind, call)
+    if request is not None and found is None:
+        remember(request, call, captured, bound)
     return call(query, key, value, captured, bound, dropout, offsets)
 
 

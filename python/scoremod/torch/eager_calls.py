@@ -117,6 +117,14 @@ class EagerCall:
         else:
             operands = [self._operand(captured[number], source, wanted) for number, source, wanted in self._sources]
         operands += bound
+        return self.run(query, key, value, operands, dropout, offsets)
+
+    def direct(self):
+        """The number of the captured tensor that each operand of the program is; None where one is made of a tensor."""
+        return None if self._converted else self._direct
+
+    def run(self, query, key, value, operands, dropout, offsets):
+        """__call__() with the tensors of all operands."""
         if not self._taken:
             query, key, value = all_taken(query, key, value, self._backward)
         if not self._backward:
@@ -147,7 +155,7 @@ class EagerCall:
         largest = rows_of(self._call, q, self._rows) if self._with_max else None
         amax = amax_of(self._call, q) if self._with_amax else None
         rows = () if not self._has_rows else [each for each in (lse, largest, amax) if each is not None]
-        self._compiled.forward.run_known(q, k, v, o, *rows, *operands, dropout=dropout, offsets=offsets)
+        self._compiled.forward.run_known((q, k, v, o, *rows, *operands), dropout, offsets, True)
         return o, lse, largest, amax
 
     def backward(self, saved, d_o, offsets):
