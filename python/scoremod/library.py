@@ -191,3 +191,11 @@ def raise_error(name, status, message):
     text = take_text(message)
     if status != 0:
         raise BY_STATUS.get(status, BugError)(text or f"{name} failed with status {status} and had no memory for a message")
+
+
+@functools.cache
+def by_addresses(name, count):
+    """A function of the C interface of so many pointers, as one that takes their addresses as numbers, which ctypes has nothing to convert in."""
+    function = load()[name]
+    function.restype, function.argtypes = c_int32, (c_void_p,) * count
+    return function

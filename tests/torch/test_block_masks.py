@@ -97,7 +97,7 @@ def addresses(monkeypatch):
     """The address of the keys in each call of the library."""
     found = []
     run = prepared_calls.Direction.run_known
-    monkeypatch.setattr(prepared_calls.Direction, "run_known", lambda self, *given, **options: found.append(given[1].data_ptr()) or run(self, *given, **options))
+    monkeypatch.setattr(prepared_calls.Direction, "run_known", lambda self, given, *others: found.append(given[1].data_ptr()) or run(self, given, *others))
     return found
 
 

@@ -186,7 +186,7 @@ def test_tensors_of_another_look_are_another_call(tensors, found, random):
     torch.testing.assert_close(flex_attention(q_of_heads, k, v), flex_attention(q, k, v))
     flex_attention(q.double().float().requires_grad_(), k, v)
     flex_attention(q.half(), k.half(), v.half())
-    assert found == [False, True, False, True, False, False]
+    assert found == [False, True, True, True, False, False]  # the third has other strides alone
 
 
 def test_lengths_in_host_memory_are_looked_at_each_time(tensors, found):

@@ -10,7 +10,7 @@ from itertools import chain
 import torch
 
 from scoremod import library
-from scoremod.torch.looks import Looks
+from scoremod.torch.looks import Look, Looks
 
 _ALIGNMENT = 64
 # TMA loads tensors on a GPU from addresses that are multiples of it.
@@ -23,25 +23,43 @@ _serials = itertools.count(1)
 class Direction:
     """The calls of one direction of a compiled problem."""
 
-    def __init__(self, attention, direction, tensors, operands, gradients, workspace_bytes, call, device, like=None):
-        """tensors: name of a field -> its Look; operands, gradients: (name of the operand, Look) each; like: a Direction of the same problem at other sizes.
+    def __init__(self, attention, direction, tensors, operands, gradients, workspace_bytes, call, device):
+        """tensors: name of a field -> its Look; operands, gradients: (name of the operand, Look) each. A Direction at other sizes has those of the first.
 
         A call's tensors come in this order, and its workspace is PyTorch's.
         """
-        self._attention = attention  # which the handle belongs to
-        self._handle = attention._handle.value
-        self._serial = next(_serials)
         self._direction, self.tensors, self.operands, self.gradients = direction, tensors, operands, gradients
-        self._bytes = [*[look.nbytes() for look in tensors.values()], *[look.nbytes() for _, look in operands], *[look.nbytes() for _, look in gradients], workspace_bytes]
-        self._workspace_bytes = workspace_bytes
+        self._looks = self._shapes = None
+        self._set(attention, [*[look.nbytes() for look in self._all_looks().values()], workspace_bytes])
         self._call, self._device = call, device
         self._stream = _stream_of(device)
-        self._blocks = [] if like is None else like._blocks
+        self._blocks = []
 
-    @functools.cached_property
+    def resized(self, attention, shapes, sizes):
+        """The same at the sizes of another Attention, with the same structs. shapes: (shape, strides) of each tensor, in order; sizes: the bytes of each, and
+        then of the workspace."""
+        made = Direction.__new__(Direction)
+        made.__dict__.update(self.__dict__)
+        made._looks, made._shapes = None, shapes
+        made._set(attention, sizes)
+        return made
+
+    def _set(self, attention, sizes):
+        self._attention = attention  # which the handle belongs to
+        self._handle, self._serial, self._bytes, self._workspace_bytes = attention._handle.value, next(_serials), sizes, sizes[-1]
+
+    @property
     def looks(self):
+        if self._looks is None:
+            looks = self._all_looks()
+            if self._shapes is not None:
+                looks = {name: Look(*shape, look.dtype, look.device) for (name, look), shape in zip(looks.items(), self._shapes, strict=True)}
+            self._looks = Looks(looks)
+        return self._looks
+
+    def _all_looks(self):
         of_operands = {f"operand {name}": look for name, look in self.operands} | {f"gradient of operand {name}": look for name, look in self.gradients}
-        return Looks(self.tensors | of_operands)
+        return self.tensors | of_operands
 
     def run(self, *tensors, dropout=None, offsets=None):
         """Calls it with these tensors. dropout: int64 [2] on the host, the seed and the offset of a problem that drops weights. offsets: the Offsets of one
