@@ -3,8 +3,8 @@ It measures generation with a growing cache, too.
 
 usage: host_times.py REPORT.json [--device cuda|cpu] [--machine TEXT] [--commit TEXT] [--tokens N]
 
-A call's time is that of the host alone: on a GPU calls are enqueued, twenty at a time, and the device is waited for between. Each number is the
-median of --repeats (30) such rounds, in microseconds; all cases take turns. `new_sizes` are calls whose number of keys no call had before.
+A call's time is that of the host alone: on a GPU calls are enqueued, twenty at a time, and the device is waited for between. On the CPU
+tensors are tiny, so that little of a call's time is arithmetic. Each number is the median of --repeats (30) such rounds, in microseconds; all cases take turns. `new_sizes` are calls whose number of keys no call had before.
 `generation` is a stack of decoder layers (RMS norm, grouped-query attention, gated MLP) that decodes one token after the other. Its keys are
 concatenated to a cache, as in transformers' DynamicCache, or copied into a cache of full length. It has milliseconds a token, and the number
 of problems that scoremod compiled.
@@ -22,6 +22,7 @@ import torch.nn.functional as F
 
 CALLS = 20
 BATCH, HEADS, HEADS_KV, DIM, KEYS = 2, 8, 8, 64, 256
+TINY = 1, 1, 1, 8, 32
 
 
 def closures():
@@ -76,16 +77,16 @@ def closures():
 def ragged(flex_attention):
     device, dtype = ARGUMENTS.device, ARGUMENTS.dtype
     q, k, v = (torch.randn(BATCH * KEYS, HEADS, DIM, device=device, dtype=dtype) for _ in range(3))
-    offsets = torch.tensor([0, 100, BATCH * KEYS], dtype=torch.int32, device=device)
+    offsets = torch.tensor([0, 100 * KEYS // 256, BATCH * KEYS], dtype=torch.int32, device=device)
     return lambda *_: flex_attention(q, k, v, q_offsets=offsets, max_length=BATCH * KEYS)
 
 
 def paged(flex_attention):
     device, dtype = ARGUMENTS.device, ARGUMENTS.dtype
     q = torch.randn(BATCH, HEADS, 1, DIM, device=device, dtype=dtype)
-    k, v = (torch.randn(64, HEADS, 16, DIM, device=device, dtype=dtype) for _ in range(2))
+    k, v = (torch.randn(64, HEADS, KEYS // 16, DIM, device=device, dtype=dtype) for _ in range(2))
     table = torch.randperm(64, device=device)[: BATCH * 16].reshape(BATCH, 16).to(torch.int32)
-    lengths = torch.tensor([200, 33], dtype=torch.int32, device=device)
+    lengths = torch.tensor([200 * KEYS // 256, 33 * KEYS // 256][:BATCH], dtype=torch.int32, device=device)
     return lambda *_: flex_attention(q, k, v, page_table=table, lengths=lengths)
 
 
@@ -289,7 +290,7 @@ def generation():
 
 
 def main():
-    global ARGUMENTS
+    global ARGUMENTS, BATCH, HEADS, HEADS_KV, DIM, KEYS
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("report")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cuda", "cpu"))
@@ -298,6 +299,8 @@ def main():
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=30)
     ARGUMENTS = parser.parse_args()
+    if ARGUMENTS.device == "cpu":
+        BATCH, HEADS, HEADS_KV, DIM, KEYS = TINY
     ARGUMENTS.dtype = torch.bfloat16 if ARGUMENTS.device == "cuda" else torch.float32
     report = {"machine": ARGUMENTS.machine, "torch": torch.__version__, "device": ARGUMENTS.device, "commit": ARGUMENTS.commit}
     for name, measure in (("known_sizes", known_sizes), ("new_sizes", new_sizes), ("c_interface", c_interface), ("generation", generation)):

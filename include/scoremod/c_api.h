@@ -154,6 +154,19 @@ typedef struct scoremod_backward_args {
   const scoremod_call_options* options;
 } scoremod_backward_args;
 
+/* A call that is made often, with other memory each time: its structs stand ready, and scoremod_attention_call puts
+ * each address, with its bytes, into its buffer before it calls. Threads have structs of their own. */
+typedef struct scoremod_prepared_call {
+  size_t struct_size;
+  const scoremod_attention* attention;
+  const scoremod_forward_args* forward; /* this or the next; the other is NULL */
+  const scoremod_backward_args* backward;
+  scoremod_buffer* const* buffers; /* those of forward or backward, or of their operands and gradients */
+  void* const* addresses;
+  const size_t* bytes;
+  size_t count; /* of the three arrays above */
+} scoremod_prepared_call;
+
 /* The library's version, such as "0.1.0". */
 SCOREMOD_C_API const char* scoremod_version(void);
 
@@ -209,6 +222,9 @@ SCOREMOD_C_API scoremod_status scoremod_attention_forward(const scoremod_attenti
 /* Computes dq, dk, dv and the operand gradients. The problem must have "backward": true. */
 SCOREMOD_C_API scoremod_status scoremod_attention_backward(const scoremod_attention* attention,
                                                            const scoremod_backward_args* args, char** message);
+
+/* scoremod_attention_forward or scoremod_attention_backward, as `call` says. */
+SCOREMOD_C_API scoremod_status scoremod_attention_call(const scoremod_prepared_call* call, char** message);
 
 /* Asks every backend whether it can run the problem: by what options->support_level says. *answers_json becomes
  * [{"backend": "cpu", "supported": true, "forward_supported": true, "reasons": [], "refusals": [], "notes": [],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
+import sys
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
@@ -108,9 +109,12 @@ class Attention:
         return made
 
     def _own(self, handle):
-        self._handle = handle
+        self._handle, self._destroy = handle, library.load().scoremod_attention_destroy
+
+    def __del__(self, _is_finalizing=sys.is_finalizing):
         # At exit daemon threads may still be in calls: nothing is freed under them then, and the system takes all of it.
-        weakref.finalize(self, library.load().scoremod_attention_destroy, handle).atexit = False
+        if not _is_finalizing() and "_destroy" in self.__dict__:
+            self._destroy(self._handle)
 
     # PyTorch makes an Attention of each new size, and asks for none of these.
 

@@ -92,6 +92,17 @@ class BackwardArgs(SizedStructure):
     ]
 
 
+class PreparedCall(SizedStructure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("attention", c_void_p),
+        ("forward", POINTER(ForwardArgs)),
+        ("backward", POINTER(BackwardArgs)),
+        *[(name, c_void_p) for name in ("buffers", "addresses", "bytes")],
+        ("count", c_size_t),
+    ]
+
+
 # Texts that scoremod gives away are void pointers here: ctypes would turn a char* into bytes and lose what is to be freed.
 _FUNCTIONS = {
     "scoremod_version": (c_char_p, []),
@@ -106,6 +117,7 @@ _FUNCTIONS = {
     "scoremod_attention_backward_workspace_bytes": (c_int32, [c_void_p, POINTER(c_size_t), POINTER(c_void_p)]),
     "scoremod_attention_forward": (c_int32, [c_void_p, POINTER(ForwardArgs), POINTER(c_void_p)]),
     "scoremod_attention_backward": (c_int32, [c_void_p, POINTER(BackwardArgs), POINTER(c_void_p)]),
+    "scoremod_attention_call": (c_int32, [c_void_p, c_void_p]),
     "scoremod_support": (c_int32, [c_char_p, POINTER(CompileOptions), POINTER(c_void_p), POINTER(c_void_p)]),
     "scoremod_explain": (c_int32, [c_char_p, POINTER(CompileOptions), POINTER(c_void_p), POINTER(c_void_p)]),
     "scoremod_attention_backward_backend": (c_int32, [c_void_p, POINTER(c_char_p), POINTER(c_void_p)]),
@@ -182,8 +194,8 @@ def raise_error(name, status, message):
 
 
 @functools.cache
-def by_addresses(name):
-    """A function of the C interface of three pointers, as one that takes their addresses as numbers, which ctypes has nothing to convert in."""
+def by_addresses(name, count):
+    """A function of the C interface of so many pointers, as one that takes their addresses as numbers, which ctypes has nothing to convert in."""
     function = load()[name]
-    function.restype, function.argtypes = c_int32, (c_void_p, c_void_p, c_void_p)
+    function.restype, function.argtypes = c_int32, (c_void_p,) * count
     return function

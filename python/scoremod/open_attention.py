@@ -1,6 +1,7 @@
 """Problems that are compiled once for all sizes which their calls bring."""
 
 import ctypes
+import functools
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from ctypes import addressof, c_int64, c_size_t, c_void_p
@@ -46,7 +47,6 @@ class OpenAttention:
         text = encode(problem_text(problem), "problem")
         library.call("scoremod_attention_get", text, compile_options(backend, threads, disabled_passes, device, **selection), ctypes.byref(self._handle))
         weakref.finalize(self, library.load().scoremod_attention_destroy, self._handle).atexit = False
-        self._at = library.load().scoremod_attention_at
         self._names = {}  # of operands, as C has them
 
     def at(self, *, operands: Mapping[str, Sequence[int]] | None = None, strides: Mapping[str, Sequence[int]] | None = None, **sizes: int) -> Attention:
@@ -71,43 +71,79 @@ class OpenAttention:
         self, sizes: Sequence[int], strides: Mapping[str, Sequence[int]], operands: Sequence[tuple[str, Sequence[int], Sequence[int] | None]]
     ) -> Attention:
         """at() of lists. sizes: in the order of SIZES, 0 for those that the problem has; strides: as of at(); operands: (name, shape, strides or None)."""
-        words = self._words(sizes, strides, operands)
-        handle, message = c_void_p(), c_void_p()
-        status = self._at(self._handle, addressof(words), ctypes.byref(handle), ctypes.byref(message))
-        if status or message.value:
-            library.raise_error("scoremod_attention_at", status, message)
-        return Attention.of_handle(handle, self._arguments)
+        numbers = [number for own in strides.values() for number in own]
+        for _, shape, own in operands:
+            numbers += shape
+            numbers += own or ()
+        prepared = PreparedSizes(self, tuple(strides), [(name, len(shape), own is not None) for name, shape, own in operands])
+        return prepared.at(sizes, numbers)[0]
 
-    def _words(self, sizes, strides, operands):
-        """A scoremod_sizes and all that it points to, in one piece of memory."""
-        count = len(operands)
-        first_strides = _WORDS
-        first_operand = first_strides + 4 * len(strides)
-        numbers = first_operand + _OPERAND_WORDS * count
-        words = (c_int64 * (numbers + sum(2 * len(shape) for _, shape, _ in operands)))()
-        base = addressof(words)
-        words[0] = _WORDS * _WORD
-        words[1:_FIRST_TENSOR] = sizes
-        for i, (name, own) in enumerate(strides.items()):
-            place = first_strides + 4 * i
-            words[_FIRST_TENSOR + _TENSORS.index(name)] = base + place * _WORD
-            words[place : place + 4] = own
-        if count:
-            words[_OPERANDS], words[_OPERANDS + 1] = base + first_operand * _WORD, count
-        for i, (name, shape, own) in enumerate(operands):
-            place, rank = first_operand + _OPERAND_WORDS * i, len(shape)
-            words[place : place + 4] = self._name(name), rank, base + numbers * _WORD, 0 if own is None else base + (numbers + rank) * _WORD
-            words[numbers : numbers + rank] = shape
-            if own is not None:
-                words[numbers + rank : numbers + 2 * rank] = own
-            numbers += 2 * rank
-        return words
-
-    def _name(self, name):
+    def name(self, name):
         """The address of an operand's name, which lives as long as this object."""
         if name not in self._names:
             self._names[name] = ctypes.create_string_buffer(name.encode())
         return addressof(self._names[name])
+
+
+class PreparedSizes:
+    """The sizes of calls of one OpenAttention whose tensors have the same names and ranks: structs that stand ready, in which a call puts nothing but numbers."""
+
+    def __init__(self, attention, strided, operands):
+        """strided: the tensors that have strides, of those that OpenAttention.at() takes; operands: (name, rank, whether it has strides) each."""
+        self._attention, self._strided, self._operands = attention, strided, operands
+        self._open = attention._handle.value
+        self._first = _WORDS + _OPERAND_WORDS * len(operands)
+        self._count = 4 * len(strided) + sum(rank * (1 + has_strides) for _, rank, has_strides in operands)
+        self._structs = []
+
+    def at(self, sizes, numbers):
+        """(the scoremod.Attention, its forward's workspace in bytes). sizes: in the order of SIZES; numbers: the strides of each tensor, and the shape and
+        strides of each operand, in a row."""
+        try:
+            words = self._structs.pop()
+        except IndexError:  # threads have their own
+            words = self._words()
+        base = addressof(words)
+        words[1:_FIRST_TENSOR] = sizes
+        words[self._first : self._first + self._count] = numbers
+        # What is answered stands behind: a handle, a number and a message.
+        answers = base + (self._first + self._count) * _WORD
+        name, status = "scoremod_attention_at", _at()(self._open, base, answers, answers + 2 * _WORD)
+        handle = c_void_p(words[-3])
+        if not status:
+            made = Attention.of_handle(handle, self._attention._arguments)
+            name, status = "scoremod_attention_forward_workspace_bytes", _workspace_bytes()(handle, answers + _WORD, answers + 2 * _WORD)
+        if status:
+            library.raise_error(name, status, c_void_p(words[-1]))
+        workspace_bytes = words[-2]
+        self._structs.append(words)
+        return made, workspace_bytes
+
+    def _words(self):
+        """A scoremod_sizes and all that it points to, in one piece of memory."""
+        words = (c_int64 * (self._first + self._count + 3))()
+        base, numbers = addressof(words), self._first
+        words[0] = _WORDS * _WORD
+        for name in self._strided:
+            words[_FIRST_TENSOR + _TENSORS.index(name)] = base + numbers * _WORD
+            numbers += 4
+        if self._operands:
+            words[_OPERANDS], words[_OPERANDS + 1] = base + _WORDS * _WORD, len(self._operands)
+        for i, (name, rank, has_strides) in enumerate(self._operands):
+            place = _WORDS + _OPERAND_WORDS * i
+            words[place : place + 4] = self._attention.name(name), rank, base + numbers * _WORD, base + (numbers + rank) * _WORD if has_strides else 0
+            numbers += rank * (1 + has_strides)
+        return words
+
+
+@functools.cache
+def _at():
+    return library.by_addresses("scoremod_attention_at", 4)
+
+
+@functools.cache
+def _workspace_bytes():
+    return library.by_addresses("scoremod_attention_forward_workspace_bytes", 3)
 
 
 assert ctypes.sizeof(c_size_t) == _WORD, "expected a machine of 64 bits"

@@ -42,7 +42,7 @@ class ProblemTemplate:
 
     def open_text(self, sizes, operands, named=None, sized=None):
         """The JSON with all sizes open but the head dims, and without strides. The arguments are those of text(), of any call."""
-        described = [_operand(name, operand._replace(shape=(None,) * len(operand.shape), strides=None)) for name, operand in _names(operands, named)]
+        described = [_operand(name, operand._replace(shape=(None,) * len(operand.shape), strides=None)) for name, operand in named_operands(operands, named)]
         fields = f"{json.dumps(sized)[1:-1]}, " if sized else ""
         return f'{_OPEN_SIZES % (sizes.dim_qk, sizes.dim_v)}"operands": [{", ".join(described)}], {fields}{self._rest}'
 
@@ -55,7 +55,7 @@ class ProblemTemplate:
         named: name -> OperandTensor of what fields bring to bind, where it isn't of its field's dtype or shape, or has no gradient.
         sized: fields that are sizes, by their names.
         """
-        described = [_operand(name, operand) for name, operand in _names(operands, named)]
+        described = [_operand(name, operand) for name, operand in named_operands(operands, named)]
         # A tensor of another rank is refused where it meets the call's others.
         lies = "".join(_TENSOR % (name, *strides) for name, strides in (tensors or {}).items() if len(strides) == 4)
         fields = f"{json.dumps(sized)[1:-1]}, " if sized else ""
@@ -74,7 +74,7 @@ _OPEN_SIZES = '{"batch": null, "heads_q": null, "heads_kv": null, "seq_q": null,
 _TENSOR = '"%s": {"strides": {"batch": %d, "head": %d, "sequence": %d, "dim": %d}}, '
 
 
-def _names(operands, named):
+def named_operands(operands, named):
     """(name, OperandTensor) of a program's operands, and of those that fields bring."""
     return [*((operand_name(number), operand) for number, operand in enumerate(operands)), *(named or {}).items()]
 

@@ -32,6 +32,18 @@ void create_open(const scoremod::AttentionProblem& problem, const scoremod_compi
                                                    scoremod::OpenAttention::compile(problem, convert(options)))};
 }
 
+void forward(const scoremod_attention* attention, const scoremod_forward_args* args) {
+  require(attention, "attention");
+  const auto call = convert(args);
+  of_fixed_sizes(attention)->forward(call.args, call.workspace);
+}
+
+void backward(const scoremod_attention* attention, const scoremod_backward_args* args) {
+  require(attention, "attention");
+  const auto call = convert(args);
+  of_fixed_sizes(attention)->backward(call.args, call.workspace);
+}
+
 }  // namespace
 
 const std::shared_ptr<const scoremod::Attention>& scoremod::c_api::of_fixed_sizes(const scoremod_attention* attention) {
@@ -153,19 +165,26 @@ scoremod_status scoremod_attention_backward_workspace_bytes(const scoremod_atten
 
 scoremod_status scoremod_attention_forward(const scoremod_attention* attention, const scoremod_forward_args* args,
                                            char** message) {
-  return guard(message, [&] {
-    require(attention, "attention");
-    const auto call = convert(args);
-    of_fixed_sizes(attention)->forward(call.args, call.workspace);
-  });
+  return guard(message, [&] { forward(attention, args); });
 }
 
 scoremod_status scoremod_attention_backward(const scoremod_attention* attention, const scoremod_backward_args* args,
                                             char** message) {
+  return guard(message, [&] { backward(attention, args); });
+}
+
+scoremod_status scoremod_attention_call(const scoremod_prepared_call* call, char** message) {
   return guard(message, [&] {
-    require(attention, "attention");
-    const auto call = convert(args);
-    of_fixed_sizes(attention)->backward(call.args, call.workspace);
+    const scoremod_prepared_call prepared = convert(call);
+    if ((prepared.forward == nullptr) == (prepared.backward == nullptr))
+      scoremod::fail_argument("call: expected forward or backward, found ",
+                              prepared.forward == nullptr ? "neither" : "both", "; set one of them");
+    for (std::size_t i = 0; i < prepared.count; ++i) {
+      require(prepared.buffers[i], "call.buffers[]");
+      *prepared.buffers[i] = {prepared.addresses[i], prepared.bytes[i]};
+    }
+    if (prepared.forward != nullptr) return forward(prepared.attention, prepared.forward);
+    backward(prepared.attention, prepared.backward);
   });
 }
 

@@ -27,6 +27,7 @@ static_assert(sizeof(scoremod_strides) == 32);
 static_assert(sizeof(void*) != 8 || sizeof(scoremod_operand_sizes) == 32);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_sizes, operand_count) == 152);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_request_queue_options, threads) == 20);
+static_assert(sizeof(void*) != 8 || offsetof(scoremod_prepared_call, count) == 56);
 
 /// No caller's struct is larger; a larger struct_size is memory that was never set.
 constexpr std::size_t kMaxStructSize = 4096;
@@ -177,6 +178,17 @@ Sizes convert(const scoremod_sizes* sizes) {
           convert(s.q),  convert(s.k),   convert(s.v),
           convert(s.o),  convert(s.d_o), convert(s.dq),
           convert(s.dk), convert(s.dv),  convert(s.operands, s.operand_count)};
+}
+
+scoremod_prepared_call convert(const scoremod_prepared_call* given) {
+  require(given, "call");
+  const scoremod_prepared_call call = read_struct(given, "scoremod_prepared_call");
+  if (call.count > 0) {
+    require(call.buffers, "call.buffers");
+    require(call.addresses, "call.addresses");
+    require(call.bytes, "call.bytes");
+  }
+  return call;
 }
 
 ForwardCall convert(const scoremod_forward_args* given) {

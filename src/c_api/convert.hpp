@@ -27,6 +27,8 @@ RequestQueueOptions convert(const scoremod_request_queue_options* options);
 SupportLevel support_level_of(const scoremod_compile_options* options);
 /// Null is refused.
 Sizes convert(const scoremod_sizes* sizes);
+/// It is as it is given; its arrays are there.
+scoremod_prepared_call convert(const scoremod_prepared_call* call);
 ForwardCall convert(const scoremod_forward_args* args);
 BackwardCall convert(const scoremod_backward_args* args);
 

@@ -159,6 +159,21 @@ AttentionProblem with_any_sizes(AttentionProblem problem, std::int64_t about) {
   return problem;
 }
 
+AttentionProblem with_sizes(AttentionProblem problem, const Sizes& sizes) {
+  fill_sizes(problem, sizes);
+  // A gradient without a layout of its own lies as its tensor does, also where a call says how that lies.
+  fill_strides(problem.d_o, problem.o, sizes.d_o);
+  fill_strides(problem.dq, problem.q, sizes.dq);
+  fill_strides(problem.dk, problem.k, sizes.dk);
+  fill_strides(problem.dv, problem.v, sizes.dv);
+  fill_strides(problem.q, sizes.q);
+  fill_strides(problem.k, sizes.k);
+  fill_strides(problem.v, sizes.v);
+  fill_strides(problem.o, sizes.o);
+  fill_operands(problem, sizes.operands);
+  return problem;
+}
+
 OpenProblem with_all_sizes_open(AttentionProblem problem) {
   Sizes sizes;
   const auto open = [](std::int64_t& own) { return std::exchange(own, kOpenSize); };
@@ -206,18 +221,7 @@ bool has_open_sizes(const AttentionProblem& p) {
 }
 
 AttentionProblem problem_at(const AttentionProblem& open, const Sizes& sizes) {
-  AttentionProblem problem = open;
-  problem::fill_sizes(problem, sizes);
-  // A gradient without a layout of its own lies as its tensor does, also where a call says how that lies.
-  problem::fill_strides(problem.d_o, problem.o, sizes.d_o);
-  problem::fill_strides(problem.dq, problem.q, sizes.dq);
-  problem::fill_strides(problem.dk, problem.k, sizes.dk);
-  problem::fill_strides(problem.dv, problem.v, sizes.dv);
-  problem::fill_strides(problem.q, sizes.q);
-  problem::fill_strides(problem.k, sizes.k);
-  problem::fill_strides(problem.v, sizes.v);
-  problem::fill_strides(problem.o, sizes.o);
-  problem::fill_operands(problem, sizes.operands);
+  AttentionProblem problem = problem::with_sizes(open, sizes);
   validate(problem);
   return problem;
 }

@@ -11,6 +11,9 @@ Sizes any_sizes(const AttentionProblem& problem, std::int64_t about = 1);
 /// The problem with these in place of its open sizes, and its operands as they are: not validated.
 AttentionProblem with_any_sizes(AttentionProblem problem, std::int64_t about);
 
+/// problem_at() without validate(), which whoever compiles the problem does.
+AttentionProblem with_sizes(AttentionProblem problem, const Sizes& sizes);
+
 /// A problem and the sizes of a call.
 struct OpenProblem {
   AttentionProblem problem;

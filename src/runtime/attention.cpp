@@ -93,11 +93,49 @@ bool serves_new_sizes(const AttentionProblem& problem, const CompileOptions& opt
 
 /// The ready plans, if they do everything that the problem wants; nothing otherwise.
 std::optional<planner::PlannedProblem> plan_ready(const compiler::CompiledProblem& problem,
-                                                  const CompileOptions& options) {
-  auto planned = planner::plan_problem(problem, options, planner::Level::kVerified, planner::select(options), true);
+                                                    const CompileOptions& options, planner::Selection selection) {
+  auto planned = planner::plan_problem(problem, options, planner::Level::kVerified, std::move(selection), true);
   const planner::Prepared& prepared = planned.prepared;
   if (!planned.target || !prepared.runs_forward() || (problem.backward && !prepared.runs_backward()))
     return std::nullopt;
+  return planned;
+}
+
+/// The backend that does all of a problem; null where several do, or where a faster one is not at hand yet.
+const Backend* only_backend(const planner::Prepared& prepared) {
+  if (prepared.left_for_later()) return nullptr;
+  const Backend* forward = prepared.forward.chosen()->engine;
+  return !prepared.backward || prepared.backward->chosen()->engine == forward ? forward : nullptr;
+}
+
+/// The device that the options mean; nothing where there is none, which planning says.
+std::optional<int> device_of(const CompileOptions& options, const planner::Selection& selection) {
+  if (options.device) return options.device;
+  try {
+    return selection.backends.front()->memory().current_device();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kEnvironment) throw;
+    return std::nullopt;
+  }
+}
+
+/// plan_at_hand() of all that may run it, or of the one that was the fastest at about these sizes.
+std::optional<planner::PlannedProblem> plan_at_hand(const compiler::CompiledProblem& problem,
+                                                    const CompileOptions& options, runtime::FastestBackends& known) {
+  planner::Selection selection = planner::select(options);
+  if (selection.backends.size() < 2) return plan_at_hand(problem, options, std::move(selection));
+  const std::optional<int> device = device_of(options, selection);
+  if (!device) return plan_at_hand(problem, options, std::move(selection));
+  const Bytes size_class = runtime::size_class(problem.problem, selection, *device);
+  if (const Backend* fastest = known.find(size_class)) {
+    planner::Selection alone = selection;
+    alone.backends = {fastest};
+    auto planned = plan_at_hand(problem, options, std::move(alone));
+    if (planned && !planned->prepared.left_for_later()) return planned;
+  }
+  auto planned = plan_at_hand(problem, options, std::move(selection));
+  const Backend* fastest = planned ? only_backend(planned->prepared) : nullptr;
+  if (fastest != nullptr) known.remember(size_class, fastest);
   return planned;
 }
 
@@ -172,7 +210,7 @@ Attention Attention::compile(const AttentionProblem& problem, const CompileOptio
     const compiler::CompiledProblem compiled = compiler::at_sizes_of(problem, known->compiled);
     const bool may_serve = serves_new_sizes(problem, options);
     std::optional<planner::PlannedProblem> planned;
-    if (may_serve) planned = plan_ready(compiled, options);
+    if (may_serve) planned = plan_ready(compiled, options, known->fastest);
     const bool serves = planned && planned->prepared.left_for_later();
     if (!planned) {
       planned = planner::plan_problem(compiled, options, planner::Level::kVerified, planner::select(options));

@@ -9,6 +9,7 @@
 
 #include "compiler/compiled_problem.hpp"
 #include "compiler/pipeline.hpp"
+#include "runtime/size_classes.hpp"
 
 namespace scoremod::runtime {
 
@@ -17,6 +18,7 @@ struct KnownStructure {
   compiler::CompiledProblem compiled;  ///< of the sizes that came first
   std::vector<compiler::StepReport> steps;
   mutable std::atomic<int> waits = 0;  ///< problems that waited for a plan which only their sizes have
+  mutable FastestBackends fastest;
 };
 
 /// The known structure of a problem; the compiler runs if this process does not know it. Validates the problem. Throws

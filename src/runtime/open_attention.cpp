@@ -56,7 +56,7 @@ struct OpenAttention::State {
 };
 
 OpenAttention OpenAttention::compile(const AttentionProblem& problem, const CompileOptions& options) {
-  runtime::compiled_problem(problem_at(problem, problem::any_sizes(problem)), options);
+  runtime::known_structure(problem::with_sizes(problem, problem::any_sizes(problem)), options);
   auto state = std::make_unique<State>();
   state->problem = problem;
   state->options = options;
@@ -79,7 +79,8 @@ std::shared_ptr<const Attention> OpenAttention::at(const Sizes& sizes) const {
   const int device = own.memory == nullptr ? own.options.device.value_or(0) : own.memory->current_device();
   const plans::ErasedPlan found = own.sizes.get(key_of(sizes, device), [&] {
     return plans::ErasedPlan{
-        std::make_shared<const Attention>(Attention::compile(problem_at(own.problem, sizes), own.options)), 0, ""};
+        std::make_shared<const Attention>(Attention::compile(problem::with_sizes(own.problem, sizes), own.options)), 0,
+        ""};
   });
   return std::static_pointer_cast<const Attention>(found.plan);
 }

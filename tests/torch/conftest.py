@@ -51,8 +51,16 @@ def known_calls_are_held_to_their_looks(monkeypatch):
     """Eager calls do not compare their tensors with what was prepared, since they were found by them. All tests' do."""
     from scoremod.torch.prepared_calls import Direction
 
-    def run_compared(self, *tensors, of=Direction.run_known, **options):
+    def run_compared(self, tensors, *others, of=Direction.run_known):
         assert self.looks.fit(tensors), self.looks.refuse("a known call", tensors)
-        of(self, *tensors, **options)
+        of(self, tensors, *others)
 
     monkeypatch.setattr(Direction, "run_known", run_compared)
+
+
+@pytest.fixture(autouse=True)
+def no_call_is_remembered(monkeypatch):
+    """A test's first call is the first of all, whichever test came before."""
+    from scoremod.torch import repeated_calls
+
+    monkeypatch.setattr(repeated_calls, "_sites", type(repeated_calls._sites)(64))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import scoremod
-from scoremod.torch import api, eager_calls, explain, flex_attention, parts
+from scoremod.torch import api, eager_calls, explain, flex_attention, parts, repeated_calls
 from scoremod.torch.call import call_of
 
 HEADS, HEADS_KV, DIM, TOKENS, KEY_TOKENS = 4, 2, 16, 40, 48
@@ -78,6 +78,7 @@ def test_sequences_with_a_sink_and_all_gradients(offsets, road, random, calls, m
     run = attend
     if road == "operator":
         monkeypatch.setattr(api, "is_plain", lambda *tensors: False)
+        monkeypatch.setattr(api, "repeated", lambda *request: None)
     if road == "compiled":
         run = torch.compile(attend, fullgraph=True, backend="aot_eager")
     found = dense.results(lambda *x: run(*x, offsets), given, weights)
@@ -280,6 +281,7 @@ def test_a_sink_is_a_field_where_a_backend_takes_it_and_applied_afterwards_elsew
     by_field = gradients()
     monkeypatch.setattr(parts, "_runs", lambda *_: False)
     monkeypatch.setattr(eager_calls, "_kept", {})
+    repeated_calls._sites.clear()
     afterwards = gradients()
     assert [call.sink for call in calls] == [True, True, False, False]
     for x, y in zip(by_field, afterwards):

@@ -98,6 +98,7 @@ def route(request, monkeypatch):
     monkeypatch.setattr(eager_calls, "_kept", type(eager_calls._kept)(64))
     if request.param == "by operators":
         monkeypatch.setattr(api, "is_plain", lambda *tensors: False)
+        monkeypatch.setattr(api, "repeated", lambda *request: None)
 
 
 def by_pack(swap):
@@ -439,6 +440,7 @@ def test_operators_refuse_tensors_of_another_call(leaves, d_o, monkeypatch):
     """The operators refuse tensors that need conversion, before a kernel reads them."""
     calls = []
     monkeypatch.setattr(api, "is_plain", lambda *tensors: False)
+    monkeypatch.setattr(api, "repeated", lambda *request: None)
     monkeypatch.setattr(api, "attention", lambda *arguments: calls.append(arguments) or attention(*arguments))
     attend(*leaves)
     ((q, k, v, operands, dropout, wanted, _, _, call),) = calls

@@ -36,6 +36,7 @@ def test_calls_follow_torch(road, threads_of, random, monkeypatch):
     attend = flex_attention
     if road == "operator":
         monkeypatch.setattr(api, "is_plain", lambda *tensors: False)
+        monkeypatch.setattr(api, "repeated", lambda *request: None)
     if road == "compiled":
         torch._dynamo.reset()
         attend = torch.compile(flex_attention, backend="aot_eager")

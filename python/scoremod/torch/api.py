@@ -23,8 +23,10 @@ from scoremod.torch.kept_traces import KeptTrace, kept_trace
 from scoremod.torch.lengths_and_sinks import bounded, checked_sink, with_sink
 from scoremod.torch.open_sizes import hold_open_sizes
 from scoremod.torch.other_arguments import refuse_others
+from scoremod.torch.outputs import check_out, copied_to
 from scoremod.torch.parts import taken_part
 from scoremod.torch.query_starts import started
+from scoremod.torch.repeated_calls import remember, repeated
 from scoremod.torch.sequences import placed_of
 from scoremod.torch.strides import all_taken, of_each_batch
 from scoremod.torch.trace import trace_graph
@@ -61,6 +63,7 @@ def flex_attention(
     descale_v=None,
     scale_o=None,
     out_dtype=None,
+    out=None,
     **others,
 ):
     """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call; torch.nn.attention.flex_attention's signature.
@@ -105,6 +108,9 @@ def flex_attention(
     scale_o: what the output is multiplied by before it is rounded to eight bits, likewise; what is beyond the largest number becomes that.
     out_dtype: of the output, where query is of eight bits; torch.bfloat16 without it. With one of eight bits, and no other, there is a scale_o.
 
+    out: the tensor that the output is written to and that is returned in its place, where gradients are off. It overlaps no other tensor of the call; where it
+        has other strides than an output, it is copied to.
+
     Tensors of eight bits have no gradient themselves (UnsupportedError); captured tensors have, where out_dtype is of 16 bits or more.
 
     The functions may close over tensors: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and to
@@ -112,6 +118,17 @@ def flex_attention(
 
     Raises InvalidArgumentError (a ValueError) for what doesn't fit, and UnsupportedError for what can't be expressed or run.
     """
+    request = None
+    if out is not None:
+        check_out(out, query)
+    is_usual = block_mask is return_aux is q_start is descale_q is descale_k is descale_v is scale_o is out_dtype is None and offsets is NO_OFFSETS
+    if is_usual and not (others or dropout_p or return_amax_o or torch.compiler.is_dynamo_compiling()):
+        plain = scale, enable_gqa, return_lse, backends, deterministic, new_sizes, max_length
+        request = query, key, value, score_mod, mask_mod, (lengths, q_offsets, kv_offsets, page_table, sink), plain
+        found = repeated(*request, out)
+        if found is not None:
+            o = found[0] if out is None or found[0] is out else copied_to(out, found[0])
+            return (o, found[1]) if return_lse else o
     refuse_others(others, mask_mod)
     if block_mask is not None:
         mask_mod = mask_of(block_mask, mask_mod, query, key, q_offsets is not None or page_table is not None)
@@ -159,7 +176,9 @@ def flex_attention(
             o, lse, largest, amax = call_in_graph(*arguments, options, dtype_o or query.dtype)
         else:
             options = options_of(scale, backends, deterministic, offsets, new_sizes, is_start, dropout_p, with_max, place, longest, sink is not None, *of_float8)
-            o, lse, largest, amax = _attend(*arguments, options, covers)
+            o, lse, largest, amax = _attend(*arguments, options, covers, request=request, out=out)
+    if out is not None and o is not out:
+        o = copied_to(out, o)
     results = [o]
     if return_aux is not None:
         results.append(AuxOutput(lse=lse if with_lse else None, max_scores=largest if with_max else None))
@@ -207,9 +226,11 @@ def call_of_arguments(query, key, value, block_mask, mask_mod, scale, backends, 
     return mask_mod, (*bound, *factors), options_of(scale, backends, None, NO_OFFSETS, **fields)
 
 
-def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options, covers=True, whole=None):
+def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options, covers=True, whole=None, request=None, out=None):
     """(o, lse, largest scores, largest magnitude). bound: the tensors of options.bound(); covers: whether each token is in a sequence; whole: what makes
-    whole tensors of captured DTensors, where there may be such."""
+    whole tensors of captured DTensors, where there may be such. request: the call's arguments as repeated_calls takes them; None for a call that it can't know. out: what the
+    output may be written to.
+    """
     functions, captured = key_of(score_mod, mask_mod)
     if whole is not None:
         captured = list(map(whole, captured))
@@ -221,12 +242,14 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
         kind = kind_of(functions, (*captured, *bound), query, key, value, enable_gqa, with_lse, structure)
         call = known(kind)
         if call is not None and (offsets is None or call.serves(offsets)):
-            return call(query, key, value, captured, bound, dropout, offsets)
+            if request is not None:
+                remember(request, call, captured, bound)
+            return call(query, key, value, captured, bound, dropout, offsets, out)
         changed = opened(functions)
         if changed is not None:
             call = known(kind_of(changed.key, (*captured, *bound), query, key, value, enable_gqa, with_lse, structure))
             if call is not None and (offsets is None or call.serves(offsets)):
-                return call(query, key, value, [*captured, *numbers_of(call.numbers, changed, query.device)], bound, dropout, offsets)
+                return call(query, key, value, [*captured, *numbers_of(call.numbers, changed, query.device)], bound, dropout, offsets, out)
     check_places(query, key, value)
     if is_empty(query, key, value, options):
         return of_nothing(*in_autocast_dtype(query, key, value), bound, options, captured)
@@ -246,7 +269,9 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
     if (key.shape, value.shape) != (given[1].shape, given[2].shape):
         call = OfEachBatch(call)
     keep(kind, call)
-    return call(query, key, value, captured, bound, dropout, offsets)
+    if request is not None and found is None:
+        remember(request, call, captured, bound)
+    return call(query, key, value, captured, bound, dropout, offsets, out)
 
 
 class OfEachBatch:

@@ -46,8 +46,12 @@ def amax_of(call, q):
 
 
 def output_of(call, q, v):
-    """A new output. What no sequence has is 0."""
-    o = empty_output(q, v, call.output_dtype(q))
+    """A new output."""
+    return cleared_output(call, empty_output(q, v, call.output_dtype(q)))
+
+
+def cleared_output(call, o):
+    """The memory of an output. What no sequence has is 0."""
     return o.zero_() if call.is_ragged else o
 
 

@@ -60,7 +60,10 @@ def look_up(value, name):
 
 def _of_module(module, name):
     own = module.__dict__
-    return next((own[of][name] for of in _OF_MODULES if name in own.get(of, ())), ABSENT)
+    for of in _OF_MODULES:
+        if name in own.get(of, ()):
+            return own[of][name]
+    return ABSENT
 
 
 def contents(value):
@@ -86,3 +89,42 @@ def item_of(held, key):
         return held[key]
     except (LookupError, TypeError):
         return ABSENT
+
+
+def attribute_of(value, name):
+    """look_up(..., name) of objects of this value's type, in less time where it is their own or a module's."""
+    kind = type(value)
+    asks, own_answer, order = kind.__getattribute__, getattr(kind, "__getattr__", None), kind.__mro__
+    classes = [vars(each) for each in order]
+    is_plain = asks in _PLAIN_ANSWERS and own_answer in (None, torch.nn.Module.__getattr__) and hasattr(value, "__dict__")
+    if isinstance(value, types.ModuleType) or not is_plain or any(name in each for each in classes):
+        return lambda each: look_up(each, name)
+    is_module = issubclass(kind, torch.nn.Module)
+
+    def find(each):
+        if kind.__getattribute__ is asks and getattr(kind, "__getattr__", None) is own_answer and kind.__mro__ is order:
+            for names in classes:
+                if name in names:
+                    return look_up(each, name)
+            own = each.__dict__
+            if name in own:
+                return own[name]
+            if is_module:
+                for of in _OF_MODULES:
+                    if name in own.get(of, ()):
+                        return own[of][name]
+        return look_up(each, name)
+
+    return find
+
+
+def item_at(kind, key):
+    """item_of(contents(...), key) of containers of a type, in less time where there are few items to ask."""
+    if kind in _DICTS or kind in _LISTS:
+        return lambda each: item_of(each, key)
+    if kind is torch.nn.ParameterDict:
+        return lambda each: _held(each, str(key)) if key in each.__dict__["_keys"] else ABSENT
+    if kind is torch.nn.ParameterList and type(key) is int and key >= 0:
+        name = str(key)
+        return lambda each: _held(each, name) if key < each.__dict__["_size"] else ABSENT
+    return lambda each: item_of(contents(each), key)

@@ -66,6 +66,12 @@ def checked_lengths(lengths, most, of):
     return lengths
 
 
+def has_lengths(lengths, most):
+    """Whether integers of one dimension in host memory are all from 0 to `most`."""
+    numbers = lengths.tolist()
+    return 0 <= min(numbers) and max(numbers) <= most
+
+
 def checked_pages(table, lengths, blocks, block_size):
     """A table [batch, blocks of a sequence], refused where a block that holds keys below a length is none of the pool."""
     return table if not on_host(table) else torch.ops.scoremod.pages_within(table, lengths, blocks, block_size)

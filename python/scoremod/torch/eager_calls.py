@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 from scoremod.environment import settings
 from scoremod.torch.asked_sizes import answer_alike
-from scoremod.torch.attention_ops import amax_of, differentiate, output_of, rows_of
+from scoremod.torch.attention_ops import amax_of, cleared_output, differentiate, output_of, rows_of
 from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.call import DTYPE_NAMES, FLOAT8, at_offsets, call_of
 from scoremod.torch.captures import operand_tensor
@@ -20,6 +20,7 @@ from scoremod.torch.checked_integers import ANY
 from scoremod.torch.execution import compiled_problem
 from scoremod.torch.kept_traces import rebased
 from scoremod.torch.looks import dense, hold_numbers, look_of
+from scoremod.torch.outputs import check_shape
 from scoremod.torch.saved_tensors import save
 from scoremod.torch.strides import all_taken, empty_output, lying_as, output_strides, taken_operand
 from scoremod.torch.trace_modes import PRE_DISPATCH
@@ -64,9 +65,9 @@ class EagerCall:
 
     def __init__(self, query, key, value, captured, bound, traced, extents, wanted, backward, with_lse, text):
         """bound: the tensors of Call.bound(). traced: a kept_traces.KeptTrace, of a call of these Extents. text: that of Call.structure()."""
-        self._device, self._traced, self._extents, self.numbers = query.device, traced, extents, traced.numbers
+        self._device, self.traced, self.extents, self.numbers = query.device, traced, extents, traced.numbers
         sources = traced.at(extents)
-        self._taken = all(map(operator.is_, all_taken(query, key, value, backward), (query, key, value)))
+        self.takes_all = all(map(operator.is_, all_taken(query, key, value, backward), (query, key, value)))
         # A tensor whose dtype operands can't have is converted, and looked at, once a call, however often it is read.
         limits = [min([source.limit for number, source in sources if number == at], default=ANY) for at in range(len(captured))]
         limited = [tensor.dtype not in DTYPE_NAMES or limit < ANY for tensor, limit in zip(captured, limits)]
@@ -79,35 +80,36 @@ class EagerCall:
             for i, ((number, source), each) in enumerate(zip(sources, operands))
         ]
         self._direct = [number for number, source, _ in self._sources] if all(source is None for _, source, _ in self._sources) else None
-        self._backward, self.with_lse = backward, with_lse
+        self.wants_backward, self.with_lse = backward, with_lse
         self.wanted, self.text = list(wanted), text
         q, k, v = all_taken(query.detach(), key.detach(), value.detach(), backward)
         given = [taken_operand(operand.detach(), i in wanted) for i, operand in enumerate([*operands, *bound])]
-        self._call = call_of(text)
-        self._moves = self._call.has_offsets and traced.hangs_on_sizes()
+        self.call = call_of(text)
+        self._moves = self.call.has_offsets and traced.hangs_on_sizes()
         if self._moves:  # each call's offsets say what is read
             self._converted, self._direct = [], None
-        self._has_lse, self._with_max, self._with_amax = backward or with_lse, self._call.max_scores, self._call.amax_o
-        self._has_rows = self._has_lse or self._with_max or self._with_amax
+        self.has_lse, self._with_max, self._with_amax = backward or with_lse, self.call.max_scores, self.call.amax_o
+        self._has_rows = self.has_lse or self._with_max or self._with_amax
         # Where outputs lie as the query does, PyTorch has a shorter way to make them.
-        alike = q.shape[-1] == v.shape[-1] and self._call.output_dtype(q) == q.dtype and list(q.stride()) == output_strides(q, v.shape[-1])
-        o = q if alike else empty_output(q, v, self._call.output_dtype(q))
-        self._compiled = compiled_problem(q, k, v, o, given, text, wanted, backward, self._has_lse)
-        self._like_query = alike and not self._call.is_ragged
+        alike = q.shape[-1] == v.shape[-1] and self.call.output_dtype(q) == q.dtype and list(q.stride()) == output_strides(q, v.shape[-1])
+        o = q if alike else empty_output(q, v, self.call.output_dtype(q))
+        self.compiled = compiled_problem(q, k, v, o, given, text, wanted, backward, self.has_lse)
+        self._like_query = alike and not self.call.is_ragged
+        self.may_be_like_query = q.shape[-1] == v.shape[-1] and self.call.output_dtype(q) == q.dtype
         self._rows = q.shape[:-1]
         if backward:
-            tensors, operands = self._compiled.backward.tensors, self._compiled.backward.operands
-            self._look_of_dropout = dense((2,), torch.int64, torch.device("cpu")) if self._call.dropout else None
+            tensors, operands = self.compiled.backward.tensors, self.compiled.backward.operands
+            self._look_of_dropout = dense((2,), torch.int64, torch.device("cpu")) if self.call.dropout else None
             self.saved_looks = [*map(tensors.get, ("q", "k", "v", "o", "lse")), self._look_of_dropout, *(look for _, look in operands)]
             self._look_of_d_o, self._looks_of_gradients = tensors["d_o"], [tensors["dq"], tensors["dk"], tensors["dv"]]
 
     def serves(self, offsets):
         """Whether the functions' trace is the one of a call with these Offsets, too."""
-        return answer_alike(self._traced.guards, self._extents_at(offsets))
+        return answer_alike(self.traced.guards, self._extents_at(offsets))
 
-    def __call__(self, query, key, value, captured, bound, dropout, offsets):
+    def __call__(self, query, key, value, captured, bound, dropout, offsets, out=None):
         """(o, lse, largest scores, largest magnitude); None for what nobody asked for. dropout: as in attention_ops. offsets: those of a call that has index
-        offsets, else None."""
+        offsets, else None. out: what o may be written to, and then is."""
         if self._converted:
             captured = self._in_dtypes(captured)
         if self._direct is not None:
@@ -117,10 +119,25 @@ class EagerCall:
         else:
             operands = [self._operand(captured[number], source, wanted) for number, source, wanted in self._sources]
         operands += bound
-        if not self._taken:
-            query, key, value = all_taken(query, key, value, self._backward)
-        if not self._backward:
-            return self.forward(query, key, value, operands, dropout, offsets)
+        return self.run(query, key, value, operands, dropout, offsets, out)
+
+    def resized(self, compiled, extents, rows, is_like_query):
+        """The same of a CompiledProblem at other sizes. rows: the shape of an LSE."""
+        made = EagerCall.__new__(EagerCall)
+        made.__dict__.update(self.__dict__)
+        made.compiled, made.extents, made._rows, made._like_query = compiled, extents, rows, is_like_query
+        return made
+
+    def direct(self):
+        """The number of the captured tensor that each operand of the program is; None where one is made of a tensor."""
+        return None if self._converted else self._direct
+
+    def run(self, query, key, value, operands, dropout, offsets, out=None):
+        """__call__() with the tensors of all operands."""
+        if not self.takes_all:
+            query, key, value = all_taken(query, key, value, self.wants_backward)
+        if not self.wants_backward:
+            return self.forward(query, key, value, operands, dropout, offsets, out)
         o, *rows = _Differentiable.apply(self, dropout, offsets, query, key, value, *operands)
         amax = rows.pop() if self._with_amax else None
         return o, rows[0] if self.with_lse else None, rows[-1] if self._with_max else None, amax
@@ -135,20 +152,27 @@ class EagerCall:
         return tensor if source is None else taken_operand(rebased(source, tensor).tensor(self._device), wanted)
 
     def _extents_at(self, offsets):
-        return self._extents._replace(**{axis: (first, count) for first, (axis, (_, count)) in zip(offsets, self._extents.axes().items())})
+        return self.extents._replace(**{axis: (first, count) for first, (axis, (_, count)) in zip(offsets, self.extents.axes().items())})
 
     def _operands_at(self, captured, offsets):
-        sources = self._traced.bound(captured, self._extents_at(offsets))
+        sources = self.traced.bound(captured, self._extents_at(offsets))
         return [taken_operand(source.tensor(self._device), wanted) for source, (_, _, wanted) in zip(sources, self._sources)]
 
-    def forward(self, q, k, v, operands, dropout, offsets):
-        o = torch.empty_like(q) if self._like_query else output_of(self._call, q, v)
-        lse = rows_of(self._call, q, self._rows) if self._has_lse else None
-        largest = rows_of(self._call, q, self._rows) if self._with_max else None
-        amax = amax_of(self._call, q) if self._with_amax else None
+    def forward(self, q, k, v, operands, dropout, offsets, out=None):
+        if out is not None and out.stride() == self._strides_of_output(q, v) and hold_numbers(out):
+            check_shape(out, (*q.shape[:-1], v.shape[-1]), self.call.output_dtype(q), q.device)
+            o = cleared_output(self.call, out)
+        else:
+            o = torch.empty_like(q) if self._like_query else output_of(self.call, q, v)
+        lse = rows_of(self.call, q, self._rows) if self.has_lse else None
+        largest = rows_of(self.call, q, self._rows) if self._with_max else None
+        amax = amax_of(self.call, q) if self._with_amax else None
         rows = () if not self._has_rows else [each for each in (lse, largest, amax) if each is not None]
-        self._compiled.forward.run_known(q, k, v, o, *rows, *operands, dropout=dropout, offsets=offsets)
+        self.compiled.forward.run_known((q, k, v, o, *rows, *operands), dropout, offsets, True)
         return o, lse, largest, amax
+
+    def _strides_of_output(self, q, v):
+        return q.stride() if self._like_query else tuple(output_strides(q, v.shape[-1]))
 
     def backward(self, saved, d_o, offsets):
         """(dq, dk, dv, gradient of each operand or None) of the tensors that autograd hands back; None where these do not look as those that were saved, or
@@ -157,9 +181,9 @@ class EagerCall:
         if dropout is not None and look_of(dropout) != self._look_of_dropout:
             return None
         gradients = [self._new(look) for look in self._looks_of_gradients]
-        of_operands = [look.empty() for _, look in self._compiled.backward.gradients]
+        of_operands = [look.empty() for _, look in self.compiled.backward.gradients]
         d_o = lying_as(d_o, self._look_of_d_o)
-        if not self._compiled.backward.run_if_plain(q, k, v, o, lse, d_o, *gradients, *operands, *of_operands, dropout=dropout, offsets=offsets):
+        if not self.compiled.backward.run_if_plain(q, k, v, o, lse, d_o, *gradients, *operands, *of_operands, dropout=dropout, offsets=offsets):
             return None
         all_operands = [None] * len(operands)
         for i, gradient in zip(self.wanted, of_operands):
@@ -168,7 +192,7 @@ class EagerCall:
 
     def _new(self, look):
         gradient = look.empty()
-        return gradient.zero_() if self._call.is_ragged else gradient
+        return gradient.zero_() if self.call.is_ragged else gradient
 
 
 def _is_read_as_it_is(operand, captured, wanted):

@@ -6,9 +6,8 @@ from typing import NamedTuple
 import torch
 
 from scoremod.environment import settings
-from scoremod.open_attention import OpenAttention
-from scoremod.problem import OperandTensor, ProblemTemplate
-from scoremod.program import operand_name
+from scoremod.open_attention import OpenAttention, PreparedSizes
+from scoremod.problem import OperandTensor, ProblemTemplate, named_operands
 from scoremod.sizes import Sizes
 from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.call import DTYPE_NAMES, FLOAT8, LAYOUT, MEMORY, TENSOR_DTYPES, call_of, check_dtypes, structure_of
@@ -49,7 +48,9 @@ def _offsets_of(text):
 
 
 class CompiledProblem:
-    """One problem, ready to be called with tensors that look as those that it was compiled for."""
+    """One problem, ready to be called with tensors that look as those that it was compiled for. sizes: the PreparedSizes of problems like it."""
+
+    sizes = None
 
     def __init__(self, attention, call, q, k, v, o, operands, wanted, backward, stats):
         def look(x, dtype, shape=None):
@@ -77,6 +78,13 @@ class CompiledProblem:
             workspace = attention.backward_workspace_bytes
             all_looks = {**looks, "lse": lse, "d_o": looks["o"], **gradients}
             self.backward = Direction(attention, "backward", all_looks, of_operands, of_wanted, workspace, call, q.device)
+
+
+    def resized(self, attention, shapes, sizes):
+        """The same problem, of which there is a forward alone, at the sizes of another Attention; the arguments are Direction.resized()'s."""
+        made = CompiledProblem.__new__(CompiledProblem)
+        made.sizes, made.backward, made.forward = self.sizes, None, self.forward.resized(attention, shapes, sizes)
+        return made
 
 
 class _Described(NamedTuple):
@@ -107,12 +115,12 @@ def _described(q, k, v, o, operands, call, wanted):
 
 
 def _attention_of(described, template, call, key, threads):
-    """The Attention of a call's tensors. key: all that decides the problem beside them."""
+    """(the Attention of a call's tensors, PreparedSizes of its like). key: all that decides the problem beside them."""
     sizes, operands, lies, named, sized = described
     paged = None if sized is None else sized.get("paged")
-    named_operands = [*((operand_name(number), operand) for number, operand in enumerate(operands)), *(named or {}).items()]
+    by_name = named_operands(operands, named)
     # Sizes come with the call, and kernels are made for head dims, and for the size of a block.
-    structure = (key, sizes.dim_qk, sizes.dim_v, paged and paged["block_size"], *((name, operand.dtype, len(operand.shape), operand.gradient) for name, operand in named_operands))
+    structure = (key, sizes.dim_qk, sizes.dim_v, paged and paged["block_size"], *((name, operand.dtype, len(operand.shape), operand.gradient) for name, operand in by_name))
     compiled = _open.get(structure)
     if compiled is None:
         opened = None if sized is None else {name: None for name in sized}
@@ -124,10 +132,11 @@ def _attention_of(described, template, call, key, threads):
         compiled = _open[structure] = OpenAttention(text, backends=list(call.backends), new_sizes=call.new_sizes, threads=threads, **place)
     placed = (paged["blocks"], paged["blocks_per_sequence"]) if paged else (0, 0)
     tokens = (0, 0) if sized is None else (sized.get("tokens_q", 0), sized.get("tokens_kv", 0))
-    of_operands = [(name, operand.shape, operand.strides) for name, operand in named_operands]
+    of_operands = [(name, operand.shape, operand.strides) for name, operand in by_name]
     # A tensor of another rank is refused where it meets the call's others.
     strides = {name: own for name, own in (lies or {}).items() if len(own) == 4}
-    return compiled.at_sizes((*sizes[:5], *tokens, *placed), strides, of_operands)
+    prepared = PreparedSizes(compiled, tuple(strides), [(name, len(operand.shape), operand.strides is not None) for name, operand in by_name])
+    return compiled.at_sizes((*sizes[:5], *tokens, *placed), strides, of_operands), prepared
 
 
 def _template_of(call, dtype, backward, stats):
@@ -174,8 +183,9 @@ def compiled_problem(q, k, v, o, operands, text, wanted, backward, stats):
         call = call_of(text)
         check_dtypes(q, k, v)
         template = _known_template(text, q.dtype, backward, stats)
-        attention = _attention_of(_described(q, k, v, o, operands, call, wanted), template, call, key[:8], threads)
+        attention, sizes = _attention_of(_described(q, k, v, o, operands, call, wanted), template, call, key[:8], threads)
         if backward:
             attention.backward_backend  # refuses a backward that nothing runs, before the forward
         found = _kept[key] = CompiledProblem(attention, call, q, k, v, o, operands, wanted, backward, stats)
+        found.sizes = sizes
     return found

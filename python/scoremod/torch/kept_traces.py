@@ -43,6 +43,10 @@ class KeptTrace:
         """Whether its sources differ by the sizes, or the offsets, of a call."""
         return any(getattr(source, "axes", None) or isinstance(source.limit, tuple) for _, source in self._sources)
 
+    def has_limits(self):
+        """Whether the integers that it may read are limited by the sizes of a call."""
+        return any(isinstance(source.limit, tuple) for _, source in self._sources)
+
     def at(self, extents):
         """The sources for a call of these Extents."""
         return [(number, source.at(extents)) for number, source in self._sources]

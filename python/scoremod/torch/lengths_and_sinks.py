@@ -61,4 +61,4 @@ def checked_sink(sink, heads):
     if not isinstance(sink, torch.Tensor) or tuple(sink.shape) not in ((), (heads,)) or not sink.is_floating_point():
         found = f"{sink.dtype} of shape {tuple(sink.shape)}" if isinstance(sink, torch.Tensor) else type(sink).__name__
         raise InvalidArgumentError(f"sink: expected a float tensor of shape ({heads},), one for each query head, or of one number; found {found}")
-    return sink.expand(heads)
+    return sink if sink.dim() else sink.expand(heads)

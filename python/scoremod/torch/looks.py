@@ -3,6 +3,7 @@
 prepared_calls holds every tensor of a call to this, and saved_tensors what autograd hands back to a backward.
 """
 
+import operator
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,11 @@ _STRIDED = torch.strided
 _MAX_GUARDS = 4
 
 
+def span(shape, stride):
+    """How many elements there are from the first to the last."""
+    return 1 + sum(map(operator.mul, shape, stride)) - sum(stride)
+
+
 class Look(NamedTuple):
     shape: torch.Size
     stride: tuple
@@ -28,10 +34,7 @@ class Look(NamedTuple):
 
     def nbytes(self):
         """From the first element to the last."""
-        count = 1
-        for size, stride in zip(self.shape, self.stride):  # each new size asks this of each tensor
-            count += (size - 1) * stride
-        return count * self.dtype.itemsize
+        return span(self.shape, self.stride) * self.dtype.itemsize
 
     def empty(self):
         """A new tensor that looks so."""

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import itertools
 import operator
 import struct
 from ctypes import addressof, c_uint64, sizeof
@@ -10,38 +11,61 @@ from itertools import chain
 import torch
 
 from scoremod import library
-from scoremod.torch.looks import Looks, reach_their_ends
+from scoremod.torch.looks import Look, Looks, reach_their_ends
 
 _ALIGNMENT = 64
 # TMA loads tensors on a GPU from addresses that are multiples of it.
 _TENSOR_ALIGNMENT = 16
 _WORD = sizeof(c_uint64)
-# Tensors that a call writes: their memory was made for it.
-_RESULTS = {"forward": ("o", "lse", "max_logit", "amax_o"), "backward": ("dq", "dk", "dv")}
+_address_of = torch.Tensor.data_ptr
+_serials = itertools.count(1)
+# Tensors that are made for a call, whose memory is as large as they need.
+_MADE_HERE = {"forward": ("lse", "max_logit", "amax_o"), "backward": ("dq", "dk", "dv")}
 
 
 class Direction:
     """The calls of one direction of a compiled problem."""
 
     def __init__(self, attention, direction, tensors, operands, gradients, workspace_bytes, call, device):
-        """tensors: name of a field -> its Look; operands, gradients: (name of the operand, Look) each.
+        """tensors: name of a field -> its Look; operands, gradients: (name of the operand, Look) each. A Direction at other sizes has those of the first.
 
         A call's tensors come in this order, and its workspace is PyTorch's.
         """
-        of_operands = {f"operand {name}": look for name, look in operands} | {f"gradient of operand {name}": look for name, look in gradients}
-        self.looks = Looks(tensors | of_operands)
-        given = [(i, look) for i, (name, look) in enumerate([*tensors.items(), *operands]) if i >= len(tensors) or name not in _RESULTS[direction]]
-        self._given, self._extents = operator.itemgetter(*(i for i, _ in given)), [(look.dtype.itemsize, look.nbytes()) for _, look in given]
-        self._attention = attention  # which the handle belongs to
-        self._handle = attention._handle.value
-        self._name = f"scoremod_attention_{direction}"
-        self._function = library.by_addresses(self._name)
-        self._kind = {"forward": library.ForwardArgs, "backward": library.BackwardArgs}[direction]
-        self.tensors, self.operands, self.gradients = tensors, operands, gradients
-        self._workspace_bytes = workspace_bytes
+        self._direction, self.tensors, self.operands, self.gradients = direction, tensors, operands, gradients
+        self._looks = self._shapes = None
+        of_callers = [(i, look.dtype.itemsize) for i, (name, look) in enumerate(self._all_looks().items()) if name not in _MADE_HERE[direction]]
+        self._of_callers, self._itemsizes = operator.itemgetter(*(i for i, _ in of_callers)), [itemsize for _, itemsize in of_callers]
+        self._set(attention, [*[look.nbytes() for look in self._all_looks().values()], workspace_bytes])
         self._call, self._device = call, device
         self._stream = _stream_of(device)
         self._blocks = []
+
+    def resized(self, attention, shapes, sizes):
+        """The same at the sizes of another Attention, with the same structs. shapes: (shape, strides) of each tensor, in order; sizes: the bytes of each, and
+        then of the workspace."""
+        made = Direction.__new__(Direction)
+        made.__dict__.update(self.__dict__)
+        made._looks, made._shapes = None, shapes
+        made._set(attention, sizes)
+        return made
+
+    def _set(self, attention, sizes):
+        self._attention = attention  # which the handle belongs to
+        self._handle, self._serial, self._bytes, self._workspace_bytes = attention._handle.value, next(_serials), sizes, sizes[-1]
+        self._extents = [*zip(self._itemsizes, self._of_callers(sizes), strict=True)]
+
+    @property
+    def looks(self):
+        if self._looks is None:
+            looks = self._all_looks()
+            if self._shapes is not None:
+                looks = {name: Look(*shape, look.dtype, look.device) for (name, look), shape in zip(looks.items(), self._shapes, strict=True)}
+            self._looks = Looks(looks)
+        return self._looks
+
+    def _all_looks(self):
+        of_operands = {f"operand {name}": look for name, look in self.operands} | {f"gradient of operand {name}": look for name, look in self.gradients}
+        return self.tensors | of_operands
 
     def run(self, *tensors, dropout=None, offsets=None):
         """Calls it with these tensors. dropout: int64 [2] on the host, the seed and the offset of a problem that drops weights. offsets: the Offsets of one
@@ -50,85 +74,125 @@ class Direction:
         Raises InvalidArgumentError for tensors that do not look as those that it was prepared for.
         """
         if not self.looks.fit(tensors):
-            self.looks.refuse(self._name, tensors)
-        self.run_known(*tensors, dropout=dropout, offsets=offsets)
+            self.looks.refuse(f"scoremod_attention_{self._direction}", tensors)
+        self.run_known(tensors, dropout, offsets)
 
     def run_if_plain(self, *tensors, dropout=None, offsets=None):
         """run(), but False without a call where the tensors look otherwise, or are not plain ones (looks.hold_numbers)."""
         if not self.looks.fit(tensors, plain=True):
             return False
-        self.run_known(*tensors, dropout=dropout, offsets=offsets)
+        self.run_known(tensors, dropout, offsets)
         return True
 
-    def run_known(self, *tensors, dropout=None, offsets=None):
-        """run() of tensors whose looks were compared already: this was found by them, as an eager call's is by its kind."""
-        if not reach_their_ends(self._given(tensors), self._extents):
-            self.looks.refuse_short(self._name, tensors)
+    def run_known(self, tensors, dropout=None, offsets=None, keeps_scratch=False):
+        """run() of tensors whose looks were compared already: this was found by them, as an eager call's is by its kind. keeps_scratch: whether its workspace may
+        be one that other calls had, which none within a graph that replays may."""
+        if not reach_their_ends(self._of_callers(tensors), self._extents):
+            self.looks.refuse_short(f"scoremod_attention_{self._direction}", tensors)
         try:
             block = self._blocks.pop()
         except IndexError:  # each thread in a call has its own
-            block = _Block(self._kind, self.tensors, self.operands, self.gradients, self._call)
-        words = block.words
-        low = 0
-        for place, tensor in zip(block.places, tensors):
-            words[place] = address = tensor.data_ptr()
-            low |= address
-        if low % _TENSOR_ALIGNMENT and self._stream is not None:
-            # The copies live until the call is on the stream; after that PyTorch's allocator keeps their order.
-            copies = _put_aligned(words, block.places, tensors)  # noqa: F841
+            block = _Block(self._direction, self.tensors, self.operands, self.gradients, self._call)
+        words, stream = block.words, self._stream
+        if block.serial != self._serial:
+            block.serial, words[_ATTENTION] = self._serial, self._handle
+            words[block.bytes] = self._bytes
+        addresses = [*map(_address_of, tensors)]
+        if stream is not None:
+            low = 0
+            for address in addresses:
+                low |= address
+            if low % _TENSOR_ALIGNMENT:
+                # The copies live until the call is on the stream; after that PyTorch's allocator keeps their order.
+                copies = _put_aligned(addresses, range(len(addresses)), tensors)  # noqa: F841
+            words[block.stream] = stream = stream()
+        pile = None
         if self._workspace_bytes:
-            # PyTorch's allocator, which knows the stream, keeps the memory for the next call.
-            scratch = torch.empty(self._workspace_bytes + _ALIGNMENT, dtype=torch.uint8, device=self._device)
-            words[block.workspace] = -(-scratch.data_ptr() // _ALIGNMENT) * _ALIGNMENT
-            words[block.workspace + 1] = self._workspace_bytes
-        if self._stream is not None:
-            words[block.stream] = self._stream()
+            if keeps_scratch and self._workspace_bytes <= _KEPT_SCRATCH and (stream is None or not _is_capturing()):
+                pile = _piles.get((self._device, stream))
+                if pile is None:
+                    pile = _new_pile(self._device, stream)
+                scratch = pile.pop() if pile else _scratch(_KEPT_SCRATCH, self._device)
+            else:
+                scratch = _scratch(self._workspace_bytes, self._device)
+            addresses.append(scratch[1])
+        else:
+            addresses.append(0)
+        words[block.addresses] = addresses
         if dropout is not None:
             # The words hold what int64 does without a sign.
             words[block.dropout], words[block.dropout + 1] = dropout.tolist()
         if offsets is not None:
             batch, head, query, key = offsets  # int32 each, which are not negative
             words[block.offsets], words[block.offsets + 1] = batch | head << 32, query | key << 32
-        status = self._function(self._handle, block.arguments, block.message)
-        if status or words[0]:
+        status = block.call(block.first, block.message)
+        if status:
             self._raise(status, words)
+        if pile is not None:
+            pile.append(scratch)
         self._blocks.append(block)
 
     def _raise(self, status, words):
         message = ctypes.c_void_p(words[0])
         words[0] = 0
-        library.raise_error(self._name, status, message)
+        library.raise_error(f"scoremod_attention_{self._direction}", status, message)
+
+
+# Workspaces of up to so many bytes are kept for the next call on their stream: PyTorch's allocator takes as long as the rest of a call.
+_KEPT_SCRATCH = 1 << 20
+_MAX_PILES = 256
+# (device, stream) -> workspaces that no call is being made with, as (tensor, address). Calls on one stream run in turn, and a thread that makes one has its own.
+_piles = {}
+_is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
+
+
+def _new_pile(device, stream):
+    if len(_piles) >= _MAX_PILES:  # whoever makes a new stream for each call
+        _piles.clear()
+    return _piles.setdefault((device, stream), [])
+
+
+def _scratch(size, device):
+    """(tensor, aligned address) of so many bytes. PyTorch's allocator, which knows the stream, keeps the memory for the next call."""
+    tensor = torch.empty(size + _ALIGNMENT, dtype=torch.uint8, device=device)
+    return tensor, -(-tensor.data_ptr() // _ALIGNMENT) * _ALIGNMENT
 
 
 class _Block:
-    """One call's structs, in one piece of memory: the message, the options, the arguments, operands and gradients of operands.
+    """One call's structs, in one piece of memory: the message, the prepared call and its arrays, the options, the arguments, operands and gradients of operands.
 
-    words: all of it, in words, which are written as such: ctypes' own structs take ten times as long, and each new size has some. places: those of the
-    tensors' addresses, in order.
+    words: all of it, in words, which are written as such: ctypes' own structs take ten times as long. addresses, bytes: where those of the tensors stand, in
+    order, and after them the workspace's. serial: that of the Direction whose attention and bytes are in it.
     """
 
-    def __init__(self, kind, tensors, operands, gradients, call):
-        fields, arguments, named = _words_of(kind), 1 + _OPTIONS, 1 + _OPTIONS + sizeof(kind) // _WORD
+    def __init__(self, direction, tensors, operands, gradients, call):
+        kind = {"forward": library.ForwardArgs, "backward": library.BackwardArgs}[direction]
+        fields, count = _words_of(kind), len(tensors) + len(operands) + len(gradients) + 1
+        arrays = 1 + _PREPARED
+        options = arrays + 3 * count
+        arguments = options + _OPTIONS
+        named = arguments + sizeof(kind) // _WORD
         self.words = words = (c_uint64 * (named + (len(operands) + len(gradients)) * _NAMED))()
         self.message = base = addressof(words)
-        self.arguments = base + arguments * _WORD
-        self.stream, self.offsets, self.dropout = (1 + _OPTION_WORDS[name] for name in ("stream", "batch_offset", "dropout_seed"))
-        self.workspace = arguments + fields["workspace"]
+        self.first, self.call, self.serial = base + _WORD, library.load().scoremod_attention_call, 0
+        self.addresses, self.bytes = slice(arrays, arrays + count), slice(arrays + count, arrays + 2 * count)
+        self.stream, self.offsets, self.dropout = (options + _OPTION_WORDS[name] for name in ("stream", "batch_offset", "dropout_seed"))
 
-        words[1] = sizeof(library.CallOptions)
+        prepared = {direction: arguments, "addresses": arrays, "bytes": arrays + count, "buffers": arrays + 2 * count}
+        for name, place in prepared.items():
+            words[1 + _PREPARED_WORDS[name]] = base + place * _WORD
+        words[1], words[1 + _PREPARED_WORDS["count"]] = sizeof(library.PreparedCall), count
+        words[options] = sizeof(library.CallOptions)
         if call.scale is not None:
-            words[1 + _OPTION_WORDS["has_scale"]] = _SCALE.unpack(_HAS_SCALE.pack(1, call.scale))[0]
+            words[options + _OPTION_WORDS["has_scale"]] = _SCALE.unpack(_HAS_SCALE.pack(1, call.scale))[0]
         words[arguments] = sizeof(kind)
-        words[arguments + fields["options"]] = base + _WORD
-        self.places = []
-        for name, look in tensors.items():
-            place = arguments + fields[name]
-            words[place + 1] = look.nbytes()
-            self.places.append(place)
-        for i, (name, look) in enumerate(chain(operands, gradients)):
-            place = named + i * _NAMED
-            words[place], words[place + 2] = _address_of_name(name), look.nbytes()
-            self.places.append(place + 1)
+        words[arguments + fields["options"]] = base + options * _WORD
+        places = [arguments + fields[name] for name in tensors]
+        for i, (name, _) in enumerate(chain(operands, gradients)):
+            words[named + i * _NAMED] = _address_of_name(name)
+            places.append(named + i * _NAMED + 1)
+        places.append(arguments + fields["workspace"])
+        words[arrays + 2 * count : options] = [base + place * _WORD for place in places]
         words[arguments + fields["operands"]], words[arguments + fields["operand_count"]] = base + named * _WORD, len(operands)
         if gradients:
             first = base + (named + len(operands) * _NAMED) * _WORD
@@ -142,7 +206,9 @@ def _words_of(kind):
 
 
 _OPTIONS, _NAMED = sizeof(library.CallOptions) // _WORD, sizeof(library.NamedBuffer) // _WORD
-_OPTION_WORDS = _words_of(library.CallOptions)
+_PREPARED = sizeof(library.PreparedCall) // _WORD
+_OPTION_WORDS, _PREPARED_WORDS = _words_of(library.CallOptions), _words_of(library.PreparedCall)
+_ATTENTION = 1 + _PREPARED_WORDS["attention"]
 _HAS_SCALE, _SCALE = struct.Struct("=if"), struct.Struct("=Q")
 
 

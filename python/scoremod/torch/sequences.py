@@ -62,11 +62,21 @@ def _sequences(query, key, q_offsets, kv_offsets, max_length):
         bound.append(offsets)
         most.append(tensor.shape[0] if longest[i] is None else longest[i])
         if _is_known(offsets):
-            most[i], longest[i] = _checked(name, offsets.tolist(), tensor.shape[0], longest[i])
-            covers = covers and bool(offsets[0] == 0) and bool(offsets[-1] == tensor.shape[0])
+            numbers = offsets.tolist()
+            most[i], longest[i] = _checked(name, numbers, tensor.shape[0], longest[i])
+            covers = covers and numbers[0] == 0 and numbers[-1] == tensor.shape[0]
     if bound[0].shape != bound[1].shape:
         raise InvalidArgumentError(f"kv_offsets: expected as many as q_offsets, {bound[0].shape[0]}, found {bound[1].shape[0]}")
     return Placed(RAGGED, bound[0].shape[0] - 1, tuple(bound), tuple(most), tuple(longest), covers)
+
+
+def known_lengths(offsets, tokens, longest):
+    """(most tokens that a sequence is taken to have, first offset, last offset) of offsets in host memory; None of offsets that are refused."""
+    numbers = offsets.tolist()
+    try:
+        return _checked("", numbers, tokens, longest)[1], numbers[0], numbers[-1]
+    except InvalidArgumentError:
+        return None
 
 
 def _checked(name, numbers, tokens, longest):

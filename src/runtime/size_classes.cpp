@@ -1,0 +1,47 @@
+#include "runtime/size_classes.hpp"
+
+#include <bit>
+#include <cstdint>
+
+#include "base/canonical_bytes.hpp"
+
+namespace scoremod::runtime {
+namespace {
+
+constexpr std::size_t kMostClasses = 256;
+/// Kernels for few queries are chosen by their very number.
+constexpr std::int64_t kFewQueries = 128;
+
+/// Four numbers for each power of two.
+std::int64_t quarter(std::int64_t size) {
+  const auto bits = static_cast<std::uint64_t>(size);
+  const int width = std::bit_width(bits);
+  if (width < 3) return size;
+  return 4 * width + static_cast<std::int64_t>((bits >> (width - 3)) & 3);
+}
+
+}  // namespace
+
+Bytes size_class(const AttentionProblem& p, const planner::Selection& selection, int device) {
+  CanonicalWriter key;
+  key.integer(device).boolean(selection.in_order).list(selection.backends.size());
+  for (const backend::Backend* backend : selection.backends) key.text(backend->name());
+  key.integer(p.seq_q <= kFewQueries ? -p.seq_q : quarter(p.seq_q)).integer(p.heads_q).integer(p.heads_kv);
+  key.integer(quarter(p.batch)).integer(quarter(p.seq_kv));
+  key.integer(quarter(p.tokens_q.value_or(0))).integer(quarter(p.tokens_kv.value_or(0)));
+  return key.written();
+}
+
+const backend::Backend* FastestBackends::find(const Bytes& size_class) const {
+  const std::scoped_lock lock(mutex_);
+  const auto found = found_.find(size_class);
+  return found == found_.end() ? nullptr : found->second;
+}
+
+void FastestBackends::remember(const Bytes& size_class, const backend::Backend* fastest) {
+  const std::scoped_lock lock(mutex_);
+  if (found_.size() >= kMostClasses) found_.clear();
+  found_.insert_or_assign(size_class, fastest);
+}
+
+}  // namespace scoremod::runtime

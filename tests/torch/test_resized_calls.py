@@ -1,0 +1,146 @@
+"""Calls whose sizes alone are new: the numbers of calls that know nothing of earlier ones, and the long way for whatever doesn't fit."""
+
+import warnings
+
+import pytest
+import torch
+
+from scoremod.torch import api, flex_attention, repeated_calls, resized_calls
+
+H, HEADS_KV, D = 4, 2, 8
+
+
+@pytest.fixture
+def resized(monkeypatch):
+    """The calls that were made of an earlier one's at other sizes."""
+    made, at = [], resized_calls.Resizing.at
+
+    def counted(self, tensors, looks):
+        call = at(self, tensors, looks)
+        made.append(call is not None)
+        return call
+
+    monkeypatch.setattr(resized_calls.Resizing, "at", counted)
+    return made
+
+
+def anew(*arguments, monkeypatch, **options):
+    """The result of a call that finds nothing of earlier ones."""
+    with monkeypatch.context() as patch:
+        patch.setattr(api, "repeated", lambda *request: None)
+        patch.setattr(api, "known", lambda kind: None)
+        patch.setattr(api, "remember", lambda *request: None)
+        return flex_attention(*arguments, **options)
+
+
+def same(found, expected):
+    pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
+    return all(torch.equal(x, y) and x.stride() == y.stride() for x, y in pairs)
+
+
+def modifiers(random):
+    slopes, bias = torch.randn(H, generator=random), torch.randn(H, 201, generator=random)
+    return {
+        "plain": {},
+        "slopes": {"score_mod": lambda score, b, h, i, j: score + slopes[h] * (j - i)},
+        "table": {"score_mod": lambda score, b, h, i, j: score + bias[h, (i - j).clamp(-100, 100) + 100]},
+        "causal": {"mask_mod": lambda b, h, i, j: i >= j, "return_lse": True},
+        "sink": {"sink": torch.randn(H, generator=random), "scale": 0.3},
+    }
+
+
+@pytest.mark.parametrize("kind", ["plain", "slopes", "table", "causal", "sink"])
+@pytest.mark.parametrize("lies", ["dense", "cache", "by heads"])
+def test_other_sizes_give_what_a_call_of_its_own_gives(kind, lies, random, resized, monkeypatch):
+    options = modifiers(random)[kind]
+    batches, longest = 3, 40
+    q, k, v = (torch.randn(batches, heads, longest, D, generator=random) for heads in (H, HEADS_KV, HEADS_KV))
+    if lies == "by heads":
+        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+    with torch.no_grad():
+        for _ in range(12):
+            b, m, n = (int(torch.randint(1, most + 1, (), generator=random)) for most in (batches, longest, longest))
+            m = max(m, 2)  # one query beneath a causal mask is warned of
+            tensors = q[:b, :, :m], k[:b, :, :n], v[:b, :, :n]
+            if lies == "dense":
+                tensors = tuple(each.contiguous() for each in tensors)
+            found = flex_attention(*tensors, enable_gqa=True, **options)
+            assert same(found, anew(*tensors, enable_gqa=True, monkeypatch=monkeypatch, **options))
+    assert sum(resized) >= 4
+
+
+def test_lengths_and_pages_grow(random, resized, monkeypatch):
+    k, v = (torch.randn(64, HEADS_KV, 4, D, generator=random) for _ in range(2))
+    table = torch.randperm(64, generator=random)[:60].reshape(2, 30).to(torch.int32)
+    with torch.no_grad():
+        for length in range(1, 60, 7):
+            q = torch.randn(2, H, 1, D, generator=random)
+            pages, lengths = table[:, : -(-length // 4)].contiguous(), torch.tensor([length, max(length - 3, 1)], dtype=torch.int32)
+            options = {"enable_gqa": True, "page_table": pages, "lengths": lengths}
+            assert same(flex_attention(q, k, v, **options), anew(q, k, v, monkeypatch=monkeypatch, **options))
+            keys = torch.randn(2, HEADS_KV, length, D, generator=random)
+            options = {"enable_gqa": True, "lengths": lengths}
+            assert same(flex_attention(q, keys, keys + 1, **options), anew(q, keys, keys + 1, monkeypatch=monkeypatch, **options))
+        lengths[1] = 99
+        with pytest.raises(ValueError, match=f"lengths of keys from 0 to {length}"):
+            flex_attention(q, keys, keys + 1, **options)
+    assert resized.count(True) >= 12
+
+
+@pytest.mark.parametrize("change", ["heads", "dim", "batch of keys", "shorter operand", "gaps", "mask"])
+def test_whatever_does_not_fit_goes_the_long_way(change, random, resized, monkeypatch):
+    ids = torch.randint(0, 2, (9,), generator=random)
+
+    def score_mod(score, b, h, i, j):
+        return score + ids[j]
+
+    def tensors(batch=1, heads=H, keys=8, dim=D):
+        return [torch.randn(batch, n, s, dim, generator=random) for n, s in ((heads, 3), (heads, keys), (heads, keys))]
+
+    def call(q, k, v):
+        return flex_attention(q, k, v, score_mod)
+
+    with torch.no_grad():
+        for keys in (8, 9):
+            call(*tensors(keys=keys))
+        resized.clear()
+        q, k, v = {"heads": lambda: tensors(heads=2), "dim": lambda: tensors(dim=16), "shorter operand": lambda: tensors(keys=10)}.get(change, lambda: tensors(keys=7))()
+        if change == "batch of keys":
+            q = torch.cat([q, q])
+        if change == "gaps":
+            k, v = (torch.cat([x, x], -1)[..., ::2] for x in (k, v))
+        if change == "mask":
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for keys in (2, 3, 4):
+                    flex_attention(torch.randn(1, H, 1, D, generator=random), *tensors(keys=keys)[1:], mask_mod=lambda b, h, i, j: i >= j)
+            assert len([each for each in caught if "keeps key 0 alone" in str(each.message)]) == 3
+        if change == "shorter operand":
+            with pytest.raises(ValueError, match="expected a size of 10 along dimension 0"):
+                call(q, k, v)
+        else:
+            assert same(call(q, k, v), anew(q, k, v, score_mod, monkeypatch=monkeypatch))
+    if change != "mask":
+        assert True not in resized
+
+
+def test_sizes_that_do_not_fit_are_refused_as_ever(random):
+    q, k, v = (torch.randn(2, H, 8, D, generator=random) for _ in range(3))
+    with torch.no_grad():
+        for _ in range(2):
+            flex_attention(q, k, v)
+        with pytest.raises(ValueError, match="value: expected the length of key, 8, found 7"):
+            flex_attention(q, k, v[:, :, :7].contiguous())
+        with pytest.raises(ValueError, match="key: expected the batch of query, 1, found 2"):
+            flex_attention(q[:1].contiguous(), k, v)
+        assert flex_attention(q, k[:, :, :0].contiguous(), v[:, :, :0].contiguous()).abs().max() == 0
+
+
+def test_many_sizes_keep_few(random, monkeypatch):
+    monkeypatch.setattr(repeated_calls, "_MAX_SIZES", 4)
+    q, k, v = (torch.randn(1, H, 30, D, generator=random) for _ in range(3))
+    with torch.no_grad():
+        for n in (*range(1, 30), *range(1, 30)):
+            flex_attention(q, k[:, :, :n], v[:, :, :n])
+    (site,) = repeated_calls._sites.values()
+    assert len(site.variants[0]._entries) == 4

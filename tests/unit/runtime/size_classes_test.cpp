@@ -1,0 +1,49 @@
+#include "runtime/size_classes.hpp"
+
+#include <gtest/gtest.h>
+
+#include "planner/selection.hpp"
+
+namespace scoremod::runtime {
+namespace {
+
+AttentionProblem sized(std::int64_t seq_q, std::int64_t seq_kv) {
+  AttentionProblem problem;
+  problem.batch = 2;
+  problem.heads_q = problem.heads_kv = 8;
+  problem.seq_q = seq_q;
+  problem.seq_kv = seq_kv;
+  return problem;
+}
+
+TEST(SizeClasses, HoldSizesThatDifferByLessThanAQuarter) {
+  const planner::Selection selection = planner::select({});
+  const auto of = [&](std::int64_t seq_q, std::int64_t seq_kv) {
+    return size_class(sized(seq_q, seq_kv), selection, 0);
+  };
+  for (std::int64_t keys = 1; keys < 5000; ++keys) {
+    EXPECT_NE(of(1, keys), of(1, keys + keys / 4 + 1)) << keys;
+    if (of(1, keys) == of(1, keys + 1)) continue;
+    EXPECT_EQ(of(1, keys + 1), of(1, keys + 1 + keys / 8)) << keys;  // a class begins here
+  }
+  EXPECT_NE(of(16, 512), of(17, 512));
+  EXPECT_EQ(of(1024, 512), of(1025, 512));
+  EXPECT_NE(of(1, 512), size_class(sized(1, 512), selection, 1));
+  planner::Selection other = selection;
+  other.backends.pop_back();
+  EXPECT_NE(of(1, 512), size_class(sized(1, 512), other, 0));
+}
+
+TEST(SizeClasses, RememberTheFastestBackend) {
+  FastestBackends fastest;
+  const planner::Selection selection = planner::select({});
+  const Bytes one = size_class(sized(1, 512), selection, 0), other = size_class(sized(1, 5120), selection, 0);
+  fastest.remember(one, selection.backends.front());
+  EXPECT_EQ(fastest.find(one), selection.backends.front());
+  EXPECT_EQ(fastest.find(other), nullptr);
+  fastest.remember(one, selection.backends.back());
+  EXPECT_EQ(fastest.find(one), selection.backends.back());
+}
+
+}  // namespace
+}  // namespace scoremod::runtime
