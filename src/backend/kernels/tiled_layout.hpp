@@ -21,9 +21,8 @@ std::int64_t tiles_of(std::int64_t size, std::int64_t tile);
 /// read them, its relative-position tables. add_gains() comes after the family's launches.
 CallLayout tiled_layout(const Work& work, const TileShape& shape, bool has_tables = true);
 
-/// Adds the sums of the work's operand gradients and the kernels that write these; the kernel named `diagonals` sums
-/// along diagonals.
-void add_gains(CallLayout& layout, const Work& work, const TileShape& shape, std::string_view diagonals);
+/// Adds the sums of the work's operand gradients and the kernels that write these.
+void add_gains(CallLayout& layout, const Work& work, const TileShape& shape);
 
 /// The layout of a call that computes nothing but the gradients of these operands.
 CallLayout operand_layout(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
