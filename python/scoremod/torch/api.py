@@ -76,8 +76,8 @@ def flex_attention(
     scale: a number; 1 / sqrt(head dim) without it.
     return_lse: also returns float32 [batch, heads, sequence], the natural log of each row's sum of exp of the modified scores.
     return_aux: torch's AuxRequest: of lse, and of max_scores, each row's largest modified score, which has no gradient.
-    return_amax_o: with tensors of eight bits, also returns, after all, the largest magnitude in the output before scale_o: a float32 without dimensions and
-        gradient; NaN where the output has one.
+    return_amax_o: with FP8 tensors, also returns, after all, the largest magnitude in the output before scale_o. It is a float32 scalar without a
+        gradient, and NaN where the output has one.
     kernel_options: options of torch's kernels, which mean nothing here.
     lengths: an integer tensor [batch], how many keys of each batch take part, from 0 on; or a pair of such, for queries and keys, of which either may
         be None. Indices beyond are masked.
@@ -85,9 +85,9 @@ def flex_attention(
         [tokens_kv, heads_kv, dim], and sequence b from q_offsets[b] up to q_offsets[b + 1]. Each attends to itself alone; the functions see its number
         as b and the positions in it. Tokens in no sequence get output 0 and LSE -inf. The LSE is [tokens, heads].
     kv_offsets: likewise for the keys; q_offsets without it.
-    page_table: an integer tensor [batch, blocks of a sequence], or a pair for key and value, which then are [blocks of a pool, heads, positions in a
-        block, dim] in any strides: position j of a sequence is in block page_table[b, j // positions in a block]. Needs lengths of the keys; what the
-        table holds beyond them may be anything. Keys are read where they lie, and gathered for gradients.
+    page_table: an integer tensor [batch, pages of a sequence], or a pair for key and value. Key and value are then a paged KV cache [pages, heads,
+        page size, dim] in any strides. Position j of a sequence is in page page_table[b, j // page size]. Needs lengths of the keys; entries
+        beyond them may be anything. Keys are read in place, and gathered for gradients.
     max_length: with q_offsets, the most tokens that any sequence has, or a pair for queries and keys. Without it offsets on the CPU say it, and for
         others all tokens are taken for it, which a kernel's work is laid out for. A longer sequence is refused where offsets are on the CPU.
     sink: a float tensor [heads], or of one number: exp(sink) is added to the sum of each softmax, and no value goes with it. It has a gradient. The LSE
@@ -158,7 +158,7 @@ def flex_attention(
         amax = None
     else:
         bound, place, longest, covers, dtype_o, of_float8 = (), None, (None, None), True, None, ()
-        # What most calls have none of is not looked at: each call would pay for it.
+        # Arguments that most calls lack are skipped, for each call would pay for looking.
         is_placed = q_offsets is not None or kv_offsets is not None or page_table is not None or max_length is not None or lengths is not None
         if is_placed or sink is not None:
             mask_mod, bound, placed = _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_length, lengths, sink, of_whole)
@@ -285,8 +285,9 @@ class OfEachBatch:
 
 
 def attend_graph(body, query, key, value, dropout, bound, captured, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, options):
-    """The same of a graph that torch.compile made: body(score, b, h, q_idx, kv_idx, query, key, value) -> (score, keep, ...). captured: the tensors that it
-    reads."""
+    """_attend() for a graph that torch.compile made: body(score, b, h, q_idx, kv_idx, query, key, value) -> (score, keep, ...).
+
+    captured: the tensors that it reads."""
     offsets, (new_sizes, is_start, dropout_p, with_max, place, *longest), fields = Offsets(*options[3:7]), options[7:14], options[14:]
     options = options_of(*options[:3], offsets if is_start or any(offsets) else NO_OFFSETS, new_sizes, is_start, dropout_p, with_max, place, longest, *fields)
     hold_open_sizes(query, key, value)

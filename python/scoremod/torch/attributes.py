@@ -1,4 +1,4 @@
-"""What objects hold: attributes, such as a module's `self.slopes`, and items of containers, looked up without running anybody's code."""
+"""The attributes of objects, such as a module's `self.slopes`, and items of containers, looked up without running anybody's code."""
 
 import types
 from collections import OrderedDict
@@ -21,7 +21,7 @@ ABSENT = object()
 
 
 class NotKnown(Exception):
-    """What a function reads isn't known to be the same at its next call. what: that it "reads ..."; line: where, if that is known."""
+    """A function's reads may differ at its next call. what: a text such as "reads ..."; line: the line in the user's code, if it is known."""
 
     def __init__(self, what, line=None):
         super().__init__(what, line)
@@ -84,7 +84,7 @@ def _held(module, name):
 
 
 def item_of(held, key):
-    """What contents() has at a constant; ABSENT where it has nothing."""
+    """The item of contents() at a constant; ABSENT where it has none."""
     try:
         return held[key]
     except (LookupError, TypeError):

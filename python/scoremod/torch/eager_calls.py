@@ -1,5 +1,5 @@
-"""Eager calls of a kind that was seen before, past everything that was worked out for the first: what is left is to see that it is of that kind, new
-tensors for the results, and the call.
+"""Eager calls of a kind that was seen before. They skip all that was worked out for the first one: a call checks that it is of that kind, makes
+tensors for the results, and runs.
 
 Two calls are of one kind where their functions are the same (kept_traces), and all tensors, captured ones included, look the same. What is special to
 PyTorch, its transformations and modes, and tensors of other classes, goes by the operators (attention_ops) instead.
@@ -90,7 +90,7 @@ class EagerCall:
             self._converted, self._direct = [], None
         self.has_lse, self._with_max, self._with_amax = backward or with_lse, self.call.max_scores, self.call.amax_o
         self._has_rows = self.has_lse or self._with_max or self._with_amax
-        # Where outputs lie as the query does, PyTorch has a shorter way to make them.
+        # PyTorch has a shorter way to make outputs with the query's strides.
         alike = q.shape[-1] == v.shape[-1] and self.call.output_dtype(q) == q.dtype and list(q.stride()) == output_strides(q, v.shape[-1])
         o = q if alike else empty_output(q, v, self.call.output_dtype(q))
         self.compiled = compiled_problem(q, k, v, o, given, text, wanted, backward, self.has_lse)
@@ -175,8 +175,8 @@ class EagerCall:
         return q.stride() if self._like_query else tuple(output_strides(q, v.shape[-1]))
 
     def backward(self, saved, d_o, offsets):
-        """(dq, dk, dv, gradient of each operand or None) of the tensors that autograd hands back; None where these do not look as those that were saved, or
-        are not plain ones."""
+        """(dq, dk, dv, gradient of each operand or None) of the tensors that autograd hands back. None where these look other than the saved ones,
+        or are not plain."""
         q, k, v, o, lse, dropout, *operands = saved
         if dropout is not None and look_of(dropout) != self._look_of_dropout:
             return None

@@ -52,12 +52,12 @@ class KeptTrace:
         return [(number, source.at(extents)) for number, source in self._sources]
 
     def bound(self, tensors, extents):
-        """The same for these captured tensors."""
+        """The sources for a call of these Extents, with these captured tensors."""
         return [rebased(source.at(extents), tensors[number]) for number, source in self._sources]
 
 
 class _Captured:
-    """What stands for a Value of a captured tensor."""
+    """A stand-in for the Value of a captured tensor."""
 
     is_uniform = True
 
@@ -89,7 +89,7 @@ def kept_trace(functions, key, tensors, extents, device, whole=None):
 
 
 def trace_key(key, tensors, extents, device):
-    """What a trace is known by, but for sizes."""
+    """The key of a trace, but for sizes."""
     return (key, extents.are_limits, extents.is_part, device, *map(_looks_of, tensors))
 
 
@@ -106,13 +106,13 @@ def keep_trace(key, traced):
 
 
 def _looks_of(tensor):
-    """What functions may ask of a tensor (pure_functions.answers_by_key)."""
+    """The properties of a tensor that functions may ask for (pure_functions.answers_by_key)."""
     lies = tensor.stride() if tensor.layout is torch.strided else tensor.layout
     return tensor.shape, tensor.dtype, tensor.device, lies, tensor.requires_grad, tensor.is_neg()
 
 
 def _why_not_kept(functions, key, tracer, sources, numbers):
-    """What the functions do that no key holds; "" where the reason isn't theirs."""
+    """The reason in the functions why a trace isn't kept; "" where it isn't theirs."""
     if key is None:
         return why_not_known(*functions) or ""
     if tracer.asked is not None:

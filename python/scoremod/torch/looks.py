@@ -1,4 +1,4 @@
-"""What a call was prepared for, of each tensor: its look, which is all but its address. A tensor of another look never enters the call.
+"""The looks of a call's tensors: everything but their addresses. A prepared call takes only tensors of the looks that it was made for.
 
 prepared_calls holds every tensor of a call to this, and saved_tensors what autograd hands back to a backward.
 """
@@ -75,7 +75,7 @@ def reach_their_ends(tensors, extents):
 
 
 class Looks:
-    """Those of the tensors of a call, by name, in the order in which the call takes them."""
+    """The looks of a call's tensors, by name, in the order in which the call takes them."""
 
     def __init__(self, looks):
         """looks: name -> Look."""

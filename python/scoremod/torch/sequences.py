@@ -1,5 +1,4 @@
-"""Sequences that lie one after the other, and keys in blocks of a pool: what flex_attention's arguments say of them, checked as far as their numbers
-are known before the call."""
+"""Varlen sequences and paged KV caches: flex_attention's arguments for them, checked as far as their numbers are known before the call."""
 
 from typing import NamedTuple
 
@@ -13,8 +12,10 @@ from scoremod.torch.checked_integers import checked_pages, int32_in_graph, on_ho
 
 
 class Placed(NamedTuple):
-    """Where the sequences of a call lie. bound: the tensors of Ragged.bound, or of Paged.bound and the keys' lengths; most: how many queries and keys a
-    sequence has at most; longest: Call.longest; covers: whether each token is in a sequence, as far as that is known."""
+    """The places of a call's sequences.
+
+    bound: the tensors of Ragged.bound, or of Paged.bound and the keys' lengths. most: the most queries and keys of a sequence. longest:
+    Call.longest. covers: whether each token is in a sequence, as far as that is known."""
 
     place: str
     batch: int
@@ -80,8 +81,8 @@ def known_lengths(offsets, tokens, longest):
 
 
 def _checked(name, numbers, tokens, longest):
-    """The most tokens that a sequence of these offsets has, and is taken to have: without one that is given the next power of two, so that other offsets
-    seldom compile anything."""
+    """The most tokens that a sequence of these offsets has, and is taken to have. Without a given number that is the next power of two, so that other
+    offsets seldom compile anything."""
     lengths = [end - first for first, end in zip(numbers, numbers[1:])]
     if numbers[0] < 0 or numbers[-1] > tokens or min(lengths) < 0:
         raise InvalidArgumentError(f"{name}: expected numbers from 0 to {tokens}, the tokens, that do not descend; found {_shown(numbers)}")

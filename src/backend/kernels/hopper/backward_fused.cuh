@@ -158,7 +158,7 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
     ask_scores();
   }
 
-  SCOREMOD_MEMBER static int next_tile(int tile) { return tile == kGradientTiles - 1 ? 0 : tile + 1; }
+  SCOREMOD_MEMBER static int next_tile(int tile) { return tile == kKeysStorage.gradient_tiles - 1 ? 0 : tile + 1; }
   SCOREMOD_MEMBER int own_box() const {
     const int group = own_group();
     return kSharesDims ? box_number(p.call, b, steps.h, steps.first_query(), group)
@@ -168,7 +168,7 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
   // Stores the warpgroup's rows of the gradients to their tile, which both warpgroups' WGMMAs read.
   SCOREMOD_MEMBER void share_gradients() {
     const int lane = threadIdx.x % 32;
-    Half* const own = tiles.gradients + own_tile * (tile_bytes(kKeys, kStep) / 2) + threadIdx.x / 32 * 16 * 64;
+    Half* const own = tiles.gradients + own_tile * (kKeysStorage.gradient_tile.bytes / 2) + threadIdx.x / 32 * 16 * 64;
     const int row = lane % 16;  // of the lane's matrix, of which two are beside each other
 #pragma unroll
     for (int k = 0; k < kStep / 16; ++k) {
@@ -182,7 +182,7 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
     begin_products();
 #pragma unroll
     for (int k = 0; k < kKeys; k += 16)
-      Product<64>::of_columns(dq.at[0], moved_by(all_gradients, tile * tile_bytes(kKeys, kStep) + k * 128),
+      Product<64>::of_columns(dq.at[0], moved_by(all_gradients, tile * kKeysStorage.gradient_tile.bytes + k * 128),
                               moved_by(all_k, k * 128), k != 0);
     end_products();
   }

@@ -6,28 +6,27 @@
 #include "backend/kernels/hopper/tiles.cuh"
 #include "backend/kernels/shared/query_gradients.cuh"
 
+constexpr HopperQueriesStorage kQueriesStorage{kDimQk, kDimV, kQueries, kKeyStep, kKeyStages, kDifferenceTargets > 0};
+
 struct QueryTiles {
   Half *q, *d_o, *k, *v;
   float* diagonals;  // DiagonalGains'
   Barrier *own_full, *k_full, *k_empty, *v_full, *v_empty;
 
-  static constexpr int kQBytes = tile_bytes(kQueries, kDimQk), kKBytes = tile_bytes(kKeyStep, kDimQk),
-                       kVBytes = tile_bytes(kKeyStep, kDimV);
-  static constexpr int kSteps = kQBytes + tile_bytes(kQueries, kDimV);
-  static constexpr int kBarriers = kSteps + kKeyStages * (kKBytes + kVBytes);
-  static constexpr int kDiagonals = kBarriers + (1 + 4 * kKeyStages) * (int)sizeof(Barrier);
+  static constexpr int kKBytes = kQueriesStorage.k_tile.bytes, kVBytes = kQueriesStorage.v_tile.bytes;
 
   SCOREMOD_MEMBER explicit QueryTiles(unsigned char* shared) {
-    q = (Half*)shared;
-    d_o = (Half*)(shared + kQBytes);
-    k = (Half*)(shared + kSteps);
-    v = (Half*)(shared + kSteps + kKeyStages * kKBytes);
-    own_full = (Barrier*)(shared + kBarriers);
-    k_full = own_full + 1;
-    k_empty = k_full + kKeyStages;
-    v_full = k_empty + kKeyStages;
-    v_empty = v_full + kKeyStages;
-    diagonals = (float*)(shared + kDiagonals);
+    constexpr HopperQueriesStorage kAt = kQueriesStorage;
+    q = (Half*)(shared + kAt.q);
+    d_o = (Half*)(shared + kAt.d_o);
+    k = (Half*)(shared + kAt.k);
+    v = (Half*)(shared + kAt.v);
+    own_full = (Barrier*)(shared + kAt.own_full);
+    k_full = (Barrier*)(shared + kAt.k_full);
+    k_empty = (Barrier*)(shared + kAt.k_empty);
+    v_full = (Barrier*)(shared + kAt.v_full);
+    v_empty = (Barrier*)(shared + kAt.v_empty);
+    diagonals = (float*)(shared + kAt.diagonals);
   }
   SCOREMOD_MEMBER void begin() const {
     begin_barrier(own_full, 2);

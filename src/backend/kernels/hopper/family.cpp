@@ -31,9 +31,7 @@ class HopperVariant final : public TiledVariant {
       add_fused(layout, work);
     else
       add_backward(layout, work);
-    add_gains(
-        layout, work, shape(),
-        {shape().fused ? "hopper_backward_fused" : "hopper_backward_queries", hopper_diagonals_shared_bytes(shape())});
+    add_gains(layout, work, shape());
     return layout;
   }
 
@@ -78,7 +76,7 @@ class HopperVariant final : public TiledVariant {
   void add_forward(CallLayout& layout, const Work& work) const {
     const AttentionProblem& p = work.problem.problem;
     KernelLaunch forward{"hopper_forward", layout.query_tiles * p.batch * p.heads_q, shape().threads(),
-                         hopper_forward_shared_bytes(shape(), p.dim_qk, p.dim_v), true};
+                         hopper_forward_storage(shape(), p.dim_qk, p.dim_v).bytes, true};
     if (shape().persistent_blocks > 0) {
       const MaskKnowledge mask = mask_knowledge(work.problem, work.direction);
       layout.add_workspace(&device::AttentionArguments::taken, sizeof(int));
@@ -96,9 +94,9 @@ class HopperVariant final : public TiledVariant {
     const std::int64_t heads = p.batch * p.heads_q;
     layout.add_launch({"attention_backward_rows", tiles_of(heads * p.seq_q, kSmallWarps), kSmallThreads, 0});
     layout.add_launch({"hopper_backward_queries", layout.query_tiles * heads, shape().threads(),
-                       hopper_backward_queries_shared_bytes(shape(), p.dim_qk, p.dim_v), true});
+                       hopper_queries_storage(shape(), p, has_differences(work.targets)).bytes, true});
     KernelLaunch keys{"hopper_backward_keys", layout.key_tiles * p.batch * p.heads_kv, shape().threads(),
-                      hopper_backward_keys_shared_bytes(shape(), p.dim_qk, p.dim_v), true};
+                      hopper_keys_storage(shape(), p).bytes, true};
     layout.add_launch(keys);
     keys.kernel = "hopper_backward_values";
     if (shape().split_keys) layout.add_launch(keys);
@@ -111,9 +109,10 @@ class HopperVariant final : public TiledVariant {
     // Rows of all tiles, whose sums it begins.
     layout.add_launch({"attention_backward_rows", tiles_of(tiles * shape().queries, kSmallWarps), kSmallThreads, 0});
     layout.add_launch({"hopper_backward_fused", layout.key_tiles * p.batch * p.heads_kv, shape().threads(),
-                       hopper_backward_keys_shared_bytes(shape(), p.dim_qk, p.dim_v), true});
+                       hopper_keys_storage(shape(), p, has_differences(work.targets)).bytes, true});
+    const device::SwizzledTile q_tile{shape().queries, static_cast<int>(p.dim_qk)};
     layout.add_launch({"hopper_write_queries", tiles, shape().threads() - shape().producers(),
-                       hopper_write_queries_shared_bytes(shape(), p.dim_qk)});
+                       static_cast<std::size_t>(q_tile.bytes)});
   }
 };
 

@@ -11,50 +11,38 @@ SCOREMOD_FUNCTION bool is_over(const AttentionArguments& call, const QueryPlace&
   return kRaggedQueries && item.query_tile * kQueries >= queries_of(call, item.b);
 }
 
-// A work tile of the persistent kernel, as the producers pass it to the consumers. It has the first tiles of its
-// TileWalk too, for which the consumers then need not wait. Its query_tile is below 0 if no work is left.
-struct GivenItem {
-  QueryPlace item;
-  unsigned some, full;
-};
-// A note that the CTA's work tile number `count` has a sum that is not finite.
-struct ItemNote {
-  int count;
-  QueryPlace item;
-};
+constexpr HopperForwardStorage kForwardStorage{kDimQk,  kDimV,        kQueries,    kKeys,
+                                               kStages, kQueryStages, kPersistent, kCopiesOperand};
 
 struct ForwardTiles {
   Half *q, *k, *v;
   Half* copied;  // tiles of an operand, where kCopiesOperand
   Barrier *q_full, *q_empty, *k_full, *k_empty, *v_full, *v_empty, *copied_full, *copied_empty;
-  // The persistent kernel has a work tile for each stage of q, some notes, and the work tile that the producers took.
-  GivenItem* given;
+  GivenItem* given;  // these three of the persistent kernel
   ItemNote* notes;
   int* taken;
 
-  static constexpr int kNotes = kQueryStages + 1;  // as look_back() needs them
-
-  static constexpr int kQBytes = tile_bytes(kQueries, kDimQk);
-  static constexpr int kKBytes = tile_bytes(kKeys, kDimQk), kVBytes = tile_bytes(kKeys, kDimV);
-  static constexpr int kCopiedBytes = kCopiesOperand ? tile_bytes(kQueries, kKeys) : 0;
-  static constexpr int kBarriers = kQueryStages * kQBytes + kStages * (kKBytes + kVBytes + kCopiedBytes);
+  static constexpr int kNotes = kForwardStorage.notes_count;
+  static constexpr int kQBytes = kForwardStorage.q_tile.bytes, kKBytes = kForwardStorage.k_tile.bytes,
+                       kVBytes = kForwardStorage.v_tile.bytes, kCopiedBytes = kForwardStorage.copied_tile.bytes;
 
   SCOREMOD_MEMBER explicit ForwardTiles(unsigned char* shared) {
-    q = (Half*)shared;
-    k = (Half*)(shared + kQueryStages * kQBytes);
-    v = k + kStages * kKBytes / 2;
-    copied = v + kStages * kVBytes / 2;
-    q_full = (Barrier*)(shared + kBarriers);
-    q_empty = q_full + kQueryStages;
-    k_full = kPersistent ? q_empty + kQueryStages : q_empty;
-    k_empty = k_full + kStages;
-    v_full = k_empty + kStages;
-    v_empty = v_full + kStages;
-    copied_full = v_empty + kStages;
-    copied_empty = kCopiesOperand ? copied_full + kStages : copied_full;
-    given = (GivenItem*)(kCopiesOperand ? copied_empty + kStages : copied_empty);
-    notes = (ItemNote*)(given + kQueryStages);
-    taken = (int*)(notes + kNotes);
+    constexpr HopperForwardStorage kAt = kForwardStorage;
+    q = (Half*)(shared + kAt.q);
+    k = (Half*)(shared + kAt.k);
+    v = (Half*)(shared + kAt.v);
+    copied = (Half*)(shared + kAt.copied);
+    q_full = (Barrier*)(shared + kAt.q_full);
+    q_empty = (Barrier*)(shared + kAt.q_empty);
+    k_full = (Barrier*)(shared + kAt.k_full);
+    k_empty = (Barrier*)(shared + kAt.k_empty);
+    v_full = (Barrier*)(shared + kAt.v_full);
+    v_empty = (Barrier*)(shared + kAt.v_empty);
+    copied_full = (Barrier*)(shared + kAt.copied_full);
+    copied_empty = (Barrier*)(shared + kAt.copied_empty);
+    given = (GivenItem*)(shared + kAt.given);
+    notes = (ItemNote*)(shared + kAt.notes);
+    taken = (int*)(shared + kAt.taken);
   }
   SCOREMOD_MEMBER void begin() const {
     for (int i = 0; i < kQueryStages; ++i) {

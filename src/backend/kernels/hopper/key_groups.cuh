@@ -6,6 +6,9 @@
 #include "backend/kernels/hopper/tiles.cuh"
 #include "backend/kernels/shared/key_gradients.cuh"
 
+constexpr HopperKeysStorage kKeysStorage{kDimQk,  kDimV,  kKeys,          kStep,
+                                         kStages, kFused, kCopiesOperand, kDifferenceTargets > 0};
+
 struct KeyTiles {
   Half *k, *v, *q, *d_o;
   Half* gradients;  // FusedGroup's
@@ -15,31 +18,24 @@ struct KeyTiles {
   Barrier *copied_full, *copied_empty;  // of each group
   float* diagonals;                     // FusedGains'
 
-  static constexpr int kKBytes = tile_bytes(kKeys, kDimQk), kQBytes = tile_bytes(kStep, kDimQk),
-                       kDoBytes = tile_bytes(kStep, kDimV), kTermBytes = kStep * 2 * (int)sizeof(float);
-  static constexpr int kSteps = kKBytes + tile_bytes(kKeys, kDimV);
-  static constexpr int kGradients = kSteps + kStages * (kQBytes + kDoBytes);
-  static constexpr int kCopied = kGradients + (kFused ? kGradientTiles * tile_bytes(kKeys, kStep) : 0);
-  static constexpr int kCopiedBytes = kCopiesOperand ? tile_bytes(kStep, 64) : 0;  // a group's
-  static constexpr int kTerms = kCopied + kGroups * kCopiedBytes;
-  static constexpr int kBarriers = kTerms + kStages * kTermBytes;
-  static constexpr int kDiagonals =
-      kBarriers + (1 + 2 * kStages + (kCopiesOperand ? 2 * kGroups : 0)) * (int)sizeof(Barrier);
+  static constexpr int kQBytes = kKeysStorage.q_tile.bytes, kDoBytes = kKeysStorage.d_o_tile.bytes,
+                       kCopiedBytes = kKeysStorage.copied_tile.bytes;
 
   SCOREMOD_MEMBER explicit KeyTiles(unsigned char* shared) {
-    k = (Half*)shared;
-    v = (Half*)(shared + kKBytes);
-    q = (Half*)(shared + kSteps);
-    d_o = (Half*)(shared + kSteps + kStages * kQBytes);
-    gradients = (Half*)(shared + kGradients);
-    copied = (Half*)(shared + kCopied);
-    terms = (float*)(shared + kTerms);
-    own_full = (Barrier*)(shared + kBarriers);
-    full = own_full + 1;
-    empty = full + kStages;
-    copied_full = empty + kStages;
-    copied_empty = copied_full + kGroups;
-    diagonals = (float*)(shared + kDiagonals);
+    constexpr HopperKeysStorage kAt = kKeysStorage;
+    k = (Half*)(shared + kAt.k);
+    v = (Half*)(shared + kAt.v);
+    q = (Half*)(shared + kAt.q);
+    d_o = (Half*)(shared + kAt.d_o);
+    gradients = (Half*)(shared + kAt.gradients);
+    copied = (Half*)(shared + kAt.copied);
+    terms = (float*)(shared + kAt.terms);
+    own_full = (Barrier*)(shared + kAt.own_full);
+    full = (Barrier*)(shared + kAt.full);
+    empty = (Barrier*)(shared + kAt.empty);
+    copied_full = (Barrier*)(shared + kAt.copied_full);
+    copied_empty = (Barrier*)(shared + kAt.copied_empty);
+    diagonals = (float*)(shared + kAt.diagonals);
   }
   SCOREMOD_MEMBER void begin() const {
     begin_barrier(own_full, 2);

@@ -18,12 +18,6 @@ constexpr int kCapability = 90;
 /// product for two warpgroups. The last number is the widest head whose accumulators fit into the registers.
 constexpr int kFusedProduct = 128;
 constexpr std::int64_t kFusedWidest = 128;
-constexpr std::size_t kFusedGroups = 2;
-/// As in hopper/tiles.cuh.
-constexpr int kGradientTiles = 3;
-/// Tiles begin where the exchange of a row's words does.
-constexpr std::size_t kAlignment = kHopperAlignment, kBarrierBytes = 8;
-constexpr std::size_t kSharedBytes = kHopperSharedBytes;
 /// Measured on an H200, bench/NOTES.md: rows of 4 to 10 tiles took 0.89 to 0.99 of the time, those of 16 and more
 /// 1.01 to 1.06.
 constexpr double kShortRow = 12, kOfShortRows = 0.94, kOfLongRows = 1.02;
@@ -38,11 +32,8 @@ constexpr std::int64_t kHopperCopiedKeys = 128;
 constexpr double kLongMilliseconds = 1.0;
 
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
-/// These are of hopper/tiles.cuh.
-int blocks_of(std::int64_t dim) { return static_cast<int>((dim + 63) / 64); }
-std::size_t tile_bytes(std::int64_t rows, std::int64_t dim) {
-  return static_cast<std::size_t>(hopper_tile_bytes(rows, dim));
-}
+/// Blocks of a row of a tile.
+int blocks_of(std::int64_t dim) { return device::SwizzledTile{1, static_cast<int>(dim)}.blocks; }
 
 /// Whether a program stands in a kernel at such length that more copies of it, for more elements of a thread, cost more
 /// time to compile than wider products save.
@@ -99,17 +90,17 @@ std::array<TileShape, 2> backward_shapes(const AttentionProblem& problem) {
   return {shape, smaller};
 }
 
-/// Shared memory of a block of the forward with room for so many tiles of queries.
-std::size_t forward_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v, std::size_t query_stages) {
-  const auto stages = static_cast<std::size_t>(shape.stages);
-  const std::size_t tiles = query_stages * tile_bytes(shape.queries, dim_qk) +
-                            stages * (tile_bytes(shape.keys, dim_qk) + tile_bytes(shape.keys, dim_v));
-  std::size_t bytes = kAlignment + tiles + (query_stages + 4 * stages) * kBarrierBytes;
-  if (shape.copied_operand) bytes += stages * (tile_bytes(shape.queries, shape.keys) + 2 * kBarrierBytes);
-  if (shape.persistent_blocks == 0) return bytes;
-  // GivenItem and ItemNote of hopper/forward_tiles.cuh, and a number.
-  constexpr std::size_t kGivenBytes = 20, kNoteBytes = 16, kNumberBytes = 4;
-  return bytes + query_stages * (kBarrierBytes + kGivenBytes) + (query_stages + 1) * kNoteBytes + kNumberBytes;
+/// The shared memory of a forward with room for so many tiles of queries.
+device::HopperForwardStorage forward_storage(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v,
+                                             int query_stages) {
+  return {static_cast<int>(dim_qk),
+          static_cast<int>(dim_v),
+          shape.queries,
+          shape.keys,
+          shape.stages,
+          query_stages,
+          shape.persistent_blocks > 0,
+          shape.copied_operand.has_value()};
 }
 
 /// Whether an operand has a number for each query and key, in rows that TMA can load.
@@ -128,8 +119,6 @@ bool is_copied(const AttentionProblem& problem, std::uint32_t operand) {
 }
 
 }  // namespace
-
-std::int64_t hopper_tile_bytes(std::int64_t rows, std::int64_t dim) { return rows * blocks_of(dim) * 128; }
 
 std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction direction) {
   const auto [larger, smaller] = direction == Direction::kForward ? forward_shapes(problem) : backward_shapes(problem);
@@ -177,9 +166,9 @@ std::optional<std::uint32_t> copied_operand(const AttentionProblem& problem, Dir
   const auto fits = [&](std::uint32_t operand) {
     const std::size_t bytes =
         direction == Direction::kForward
-            ? hopper_forward_shared_bytes(copying_hopper_shape(problem, operand), problem.dim_qk, problem.dim_v)
-            : hopper_backward_keys_shared_bytes(copying_fused_shape(problem, operand), problem.dim_qk, problem.dim_v);
-    return bytes <= kSharedBytes;
+            ? hopper_forward_storage(copying_hopper_shape(problem, operand), problem.dim_qk, problem.dim_v).bytes
+            : hopper_keys_storage(copying_fused_shape(problem, operand), problem).bytes;
+    return bytes <= kHopperSharedBytes;
   };
   const bool dense = !problem.tokens_q && !problem.tokens_kv && !problem.paged && !problem.index_offsets;
   if (!dense || problem.seq_kv % kHopperCopiedKeys != 0) return std::nullopt;
@@ -237,14 +226,13 @@ std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& p
                                   "hopper kernels that add dq up beside dk and dv: expected gradients of operands that "
                                   "don't vary along queries alone, found one that does"));
   }
-  const std::size_t diagonals = has(OperandSum::kDifference) ? hopper_diagonals_shared_bytes(shape) : 0;
-  if (const std::size_t shared = hopper_backward_keys_shared_bytes(shape, problem.dim_qk, problem.dim_v) + diagonals;
-      shared > kSharedBytes) {
+  if (const std::size_t shared = hopper_keys_storage(shape, problem, has(OperandSum::kDifference)).bytes;
+      shared > kHopperSharedBytes) {
     reasons.push_back(unsupported(
         Rule::kHeadDim, concat("hopper kernels that add dq up beside dk and dv: expected head dims whose tiles fit "
                                "into ",
-                               kSharedBytes, " bytes of shared memory, found ", problem.dim_qk, " of q and k and ",
-                               problem.dim_v, " of v, which take ", shared)));
+                               kHopperSharedBytes, " bytes of shared memory, found ", problem.dim_qk,
+                               " of q and k and ", problem.dim_v, " of v, which take ", shared)));
   }
   if (is_long(problem.program, shape.copied_operand)) {
     reasons.push_back(unsupported(Rule::kEngineRefused,
@@ -297,42 +285,34 @@ std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem
   return reasons;
 }
 
-std::size_t hopper_forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
-  const auto query_stages = static_cast<std::size_t>(hopper_query_stages(shape, dim_qk, dim_v));
-  return forward_bytes(shape, dim_qk, dim_v, query_stages);
+device::HopperForwardStorage hopper_forward_storage(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  return forward_storage(shape, dim_qk, dim_v, hopper_query_stages(shape, dim_qk, dim_v));
 }
 
 int hopper_query_stages(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
-  return shape.persistent_blocks > 0 && forward_bytes(shape, dim_qk, dim_v, 2) <= kSharedBytes ? 2 : 1;
+  return shape.persistent_blocks > 0 && forward_storage(shape, dim_qk, dim_v, 2).bytes <= kHopperSharedBytes ? 2 : 1;
 }
 
-std::size_t hopper_backward_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
-  const auto stages = static_cast<std::size_t>(shape.key_stages);
-  return kAlignment + tile_bytes(shape.queries, dim_qk) + tile_bytes(shape.queries, dim_v) +
-         stages * (tile_bytes(shape.key_step, dim_qk) + tile_bytes(shape.key_step, dim_v)) +
-         (1 + 4 * stages) * kBarrierBytes;
+device::HopperQueriesStorage hopper_queries_storage(const TileShape& shape, const AttentionProblem& problem,
+                                                    bool has_diagonals) {
+  return {static_cast<int>(problem.dim_qk),
+          static_cast<int>(problem.dim_v),
+          shape.queries,
+          shape.key_step,
+          shape.key_stages,
+          has_diagonals};
 }
 
-std::size_t hopper_diagonals_shared_bytes(const TileShape& shape) {
-  // As in operand_gradients/diagonals.cuh.
-  const int step = shape.fused ? 32 : shape.key_step;
-  const int column_pitch = (step + 8 + 11) / 16 * 16 + 4;
-  return static_cast<std::size_t>(shape.warps * 8 * column_pitch) * sizeof(float);
-}
-
-std::size_t hopper_backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
-  const auto stages = static_cast<std::size_t>(shape.stages);
-  const std::size_t terms = 2 * static_cast<std::size_t>(shape.step) * sizeof(float);
-  const std::size_t gradients = shape.fused ? kGradientTiles * tile_bytes(shape.keys, shape.step) : 0;
-  const std::size_t copied =
-      shape.copied_operand ? tile_bytes(shape.step, shape.keys) + kFusedGroups * 2 * kBarrierBytes : 0;
-  return kAlignment + tile_bytes(shape.keys, dim_qk) + tile_bytes(shape.keys, dim_v) + gradients + copied +
-         stages * (tile_bytes(shape.step, dim_qk) + tile_bytes(shape.step, dim_v) + terms) +
-         (1 + 2 * stages) * kBarrierBytes;
-}
-
-std::size_t hopper_write_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk) {
-  return tile_bytes(shape.queries, dim_qk);
+device::HopperKeysStorage hopper_keys_storage(const TileShape& shape, const AttentionProblem& problem,
+                                              bool has_diagonals) {
+  return {static_cast<int>(problem.dim_qk),
+          static_cast<int>(problem.dim_v),
+          shape.keys,
+          shape.step,
+          shape.stages,
+          shape.fused,
+          shape.copied_operand.has_value(),
+          has_diagonals};
 }
 
 std::size_t hopper_query_sums_bytes(const TileShape& shape, const AttentionProblem& problem) {

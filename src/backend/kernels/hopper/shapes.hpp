@@ -58,17 +58,16 @@ std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem
 /// Stages of q tiles in the forward: two if the kernel is persistent and these fit.
 int hopper_query_stages(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 
-/// The shared memory of a CTA in bytes, the alignment of its tiles, and the size of a tile of rows of so many dims.
-inline constexpr std::int64_t kHopperSharedBytes = std::int64_t{227} * 1024, kHopperAlignment = 1024;
-std::int64_t hopper_tile_bytes(std::int64_t rows, std::int64_t dim);
+/// The most shared memory of a CTA, in bytes.
+inline constexpr std::size_t kHopperSharedBytes = std::size_t{227} * 1024;
 
-/// Shared memory of one block, in bytes.
-std::size_t hopper_forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
-std::size_t hopper_backward_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
-/// The additional shared memory of the kernel of dq, or of the fused one, if gradients are summed along diagonals.
-std::size_t hopper_diagonals_shared_bytes(const TileShape& shape);
-std::size_t hopper_backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
-std::size_t hopper_write_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk);
+/// The shared memory of a CTA of the forwards, of the kernel of dq, and of those of dk and dv. `has_diagonals` if
+/// gradients are summed along diagonals beside.
+device::HopperForwardStorage hopper_forward_storage(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
+device::HopperQueriesStorage hopper_queries_storage(const TileShape& shape, const AttentionProblem& problem,
+                                                    bool has_diagonals = false);
+device::HopperKeysStorage hopper_keys_storage(const TileShape& shape, const AttentionProblem& problem,
+                                              bool has_diagonals = false);
 /// The size of the sums of dq in a call's workspace.
 std::size_t hopper_query_sums_bytes(const TileShape& shape, const AttentionProblem& problem);
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/kernels/hopper/primitives.cuh"
+#include "backend/kernels/hopper/storage.cuh"
 #include "backend/kernels/shared/tiles.cuh"
 
 // The argument of a Hopper kernel; the others have the part from `rest` on.
@@ -15,8 +16,6 @@ constexpr int kGroup = 128;  // threads of a warpgroup
 constexpr int kGroups = kThreads / kGroup;
 // Registers of a thread: the consumers and one producer warpgroup share 64 Ki (setmaxnreg).
 constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32, kConsumerRegisters = kGroups == 2 ? 232 : 160;
-// Tiles of gradients that FusedGroup has in flight.
-constexpr int kGradientTiles = 3;
 // Numbers of named barriers: one for the producers, and two for each consumer warpgroup.
 constexpr int kProducersMeet = 2, kTurns = 3, kGroupMeets = 8;
 
@@ -28,12 +27,13 @@ SCOREMOD_FUNCTION int group_number() { return uniform(own_group()); }
 // Named barrier (bar.sync) of the threads of a consumer warpgroup.
 SCOREMOD_FUNCTION void group_meets() { meet(kGroupMeets + own_group(), kGroup); }
 
-SCOREMOD_FUNCTION constexpr int blocks_of(int dim) { return (dim + 63) / 64; }
-SCOREMOD_FUNCTION constexpr int tile_bytes(int rows, int dim) { return rows * blocks_of(dim) * 128; }
+SCOREMOD_FUNCTION constexpr int blocks_of(int dim) { return SwizzledTile{1, dim}.blocks; }
+SCOREMOD_FUNCTION constexpr int tile_bytes(int rows, int dim) { return SwizzledTile{rows, dim}.bytes; }
+static_assert(sizeof(Barrier) == kBarrierBytes, "as storage.cuh has it");
 
 // Shared memory from the first address on that the 128-byte swizzle allows.
 SCOREMOD_FUNCTION unsigned char* aligned_tiles(unsigned char* shared) {
-  return shared + (0u - shared_address(shared)) % 1024;
+  return shared + (0u - shared_address(shared)) % kSwizzleAlignment;
 }
 
 // The address of the eight dims that include `dim`, in the 128-byte swizzle.

@@ -4,12 +4,12 @@
 // rows; attention_operand_diagonals_I adds those of all groups.
 #pragma once
 
+#include "backend/kernels/operand_gradients/storage.cuh"
 #include "backend/kernels/shared/row_terms.cuh"
 
-constexpr int kDiagonalRows = 64, kDiagonalThreads = 128;                     // of a group
-constexpr int kDiagonalGroups = (kFused ? kKeys : kQueries) / kDiagonalRows;  // of a block
-// Columns that a group takes at once: all of a step, or what there is shared memory and registers for where kFused.
-constexpr int kDiagonalStep = kFused ? 32 : kKeyStep;
+constexpr int kDiagonalGroups = (kFused ? kKeys : kQueries) / kDiagonalRows;  // of a CTA
+// Columns that a group takes at once.
+constexpr int kDiagonalStep = kFused ? kFusedDiagonalStep : kKeyStep;
 static_assert(kDifferenceTargets <= 1, "one table");
 static_assert(kDifferenceTargets == 0 || kDiagonalRows + kDiagonalStep <= kDiagonalThreads,
               "a thread has one of a step's diagonals");
@@ -35,11 +35,11 @@ SCOREMOD_FUNCTION int diagonal_place(int difference, int group) {
   return (kFused ? -difference : difference) + group * kDiagonalRows + kDiagonalRows - 1;
 }
 
-// Each thread sums its part of a warp's 16 rows of a step along diagonals. The sums are kept apart by column modulo 8.
-// Eight lanes write side by side, and four of them eight words apart.
-constexpr int kDiagonalsOfColumn = kDiagonalStep + 8, kColumnPitch = (kDiagonalsOfColumn + 11) / 16 * 16 + 4;
-constexpr int kDiagonalWords = 8 * kColumnPitch;  // of shared memory, for each warp
+constexpr DiagonalStorage kDiagonalStorage{kFused ? kKeys : kQueries, kDiagonalStep};
+constexpr int kDiagonalsOfColumn = kDiagonalStorage.diagonals_of_column, kColumnPitch = kDiagonalStorage.column_pitch;
+constexpr int kDiagonalWords = kDiagonalStorage.warp_words;
 
+// Each thread sums its part of a warp's 16 rows of a step along diagonals.
 struct DiagonalGains {
   float *words, *own;  // of the group's warps, and where the thread's begin
   float above[2];      // of the rows' upper half, whose diagonals go on in the lower half
@@ -47,7 +47,7 @@ struct DiagonalGains {
   float sum;  // of the diagonal at `place`
   int place;
 
-  // `shared` has kDiagonalWords for each warp of the block.
+  // `shared` has kDiagonalStorage.bytes.
   SCOREMOD_MEMBER void begin(float* shared) {
     if (kDifferenceTargets == 0) return;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = threadIdx.x / kDiagonalThreads;

@@ -12,15 +12,13 @@ namespace {
 /// The kernels that add up partial sums have one thread for an entry, or one warp.
 constexpr int kTotalThreads = 128;
 constexpr std::int64_t kTotalWarps = 4;
-/// As in operand_gradients/diagonals.cuh.
-constexpr std::int64_t kDiagonalRows = 64, kDiagonalThreads = 128;
 
 /// The sums of each batch and query head: diagonal_groups() times diagonal_pitch() of operand_gradients/diagonals.cuh.
 std::int64_t diagonals_of(const AttentionProblem& p, const TileShape& shape) {
   const std::int64_t queries = tiles_of(p.seq_q, shape.queries) * shape.queries,
                      keys = tiles_of(p.seq_kv, shape.keys) * shape.keys;
-  return shape.fused ? keys / kDiagonalRows * (queries + kDiagonalThreads)
-                     : queries / kDiagonalRows * (keys + kDiagonalThreads);
+  return shape.fused ? keys / device::kDiagonalRows * (queries + device::kDiagonalThreads)
+                     : queries / device::kDiagonalRows * (keys + device::kDiagonalThreads);
 }
 
 /// Positions of a target's sums, for each batch and query head.
@@ -79,8 +77,9 @@ void add_clears(CallLayout& layout, const AttentionProblem& p, std::span<const O
 void add_shared(CallLayout& layout, const AttentionProblem& p, const OperandTarget& target, const TileShape& shape) {
   const std::int64_t tiles = tiles_of(p.seq_q, shape.queries) * tiles_of(p.seq_kv, shape.key_step);
   const std::int64_t owners = entries_of(p, target.operand) / (p.seq_q * p.seq_kv);
-  layout.add_launch(
-      {total_kernel(target), owners * tiles, shape.threads(), shared_elements_shared_bytes(shape, p.dim_qk, p.dim_v)});
+  const device::SharedElementsStorage storage{static_cast<int>(p.dim_qk), static_cast<int>(p.dim_v), shape.queries,
+                                              shape.key_step, shape.element_bytes};
+  layout.add_launch({total_kernel(target), owners * tiles, shape.threads(), storage.bytes});
 }
 
 void add_total(CallLayout& layout, const AttentionProblem& p, const OperandTarget& target, const TileShape& shape) {
@@ -114,15 +113,11 @@ void add_totals(CallLayout& layout, const AttentionProblem& p, std::span<const O
 
 }  // namespace
 
-void add_gains(CallLayout& layout, const Work& work, const TileShape& shape, const DiagonalSums& diagonals) {
+void add_gains(CallLayout& layout, const Work& work, const TileShape& shape) {
   if (work.targets.empty()) return;
   const AttentionProblem& p = work.problem.problem;
   add_sums(layout, p, work.targets, shape);
   add_clears(layout, p, work.targets);
-  if (has_differences(work.targets)) {
-    for (KernelLaunch& launch : layout.launches())
-      if (launch.kernel == diagonals.kernel) launch.shared_bytes += diagonals.shared_bytes;
-  }
   add_totals(layout, p, work.targets, shape);
 }
 
@@ -137,13 +132,14 @@ CallLayout operand_layout(const compiler::CompiledProblem& problem, std::span<co
   const bool tables = has(targets, OperandSum::kTable);
   if (tables || has(targets, OperandSum::kTotal) || has(targets, OperandSum::kQueries) ||
       has(targets, OperandSum::kElement)) {
-    layout.add_launch(
-        {"attention_operand_queries", layout.query_tiles * heads, shape.threads(),
-         operand_queries_shared_bytes(shape, p.dim_qk, p.dim_v) + (tables ? table_sums_shared_bytes(shape) : 0)});
+    const device::OperandQueriesStorage storage{
+        static_cast<int>(p.dim_qk), static_cast<int>(p.dim_v), shape.queries, shape.key_step,
+        shape.element_bytes,        shape.threads(),           tables};
+    layout.add_launch({"attention_operand_queries", layout.query_tiles * heads, shape.threads(), storage.bytes});
   }
   if (has(targets, OperandSum::kKeys)) {
-    layout.add_launch({"attention_operand_keys", layout.key_tiles * heads, shape.threads(),
-                       backward_keys_shared_bytes(shape, p.dim_qk, p.dim_v)});
+    layout.add_launch(
+        {"attention_operand_keys", layout.key_tiles * heads, shape.threads(), portable_keys_storage(shape, p).bytes});
   }
   add_totals(layout, p, targets, shape);
   return layout;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "backend/kernels/operand_gradients/element_program.cuh"
+#include "backend/kernels/operand_gradients/storage.cuh"
 #include "backend/kernels/shared/products.cuh"
 
 // A block's entries: kQueries by kKeyStep. The batch and the head are the first ones that share them.
@@ -45,10 +46,11 @@ SCOREMOD_FUNCTION void add_shared_gains(const Arguments& p, Sums<kRowTiles, kKey
 template <int kTarget>
 SCOREMOD_FUNCTION void sum_shared_elements(const Arguments& p, Sums<kRowTiles, kKeyStep>& sums, unsigned char* shared,
                                            const SharedPlace& place, int batches, int heads) {
-  TileElement* const q_tile = (TileElement*)shared;
-  TileElement* const d_o_tile = q_tile + kQueries * row_length(kDimQk);
-  TileElement* const k_tile = d_o_tile + kQueries * row_length(kDimV);
-  TileElement* const v_tile = k_tile + kKeyStep * row_length(kDimQk);
+  constexpr SharedElementsStorage kAt{kDimQk, kDimV, kQueries, kKeyStep, kElementBytes};
+  TileElement* const q_tile = (TileElement*)(shared + kAt.q);
+  TileElement* const d_o_tile = (TileElement*)(shared + kAt.d_o);
+  TileElement* const k_tile = (TileElement*)(shared + kAt.k);
+  TileElement* const v_tile = (TileElement*)(shared + kAt.v);
   const AttentionArguments& call = p.call;
   const int first_row = place.query_tile * kQueries, warp_row = threadIdx.x / 32 * 16 * kRowTiles;
   sums.clear();

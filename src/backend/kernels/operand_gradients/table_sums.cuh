@@ -7,8 +7,8 @@
 
 #include "backend/cuda/exact_sum.cuh"
 #include "backend/kernels/operand_gradients/element_program.cuh"
+#include "backend/kernels/operand_gradients/storage.cuh"
 
-constexpr int kTableSlotBits = 4, kTableSlots = 1 << kTableSlotBits;  // of a thread
 constexpr int kNoEntry = -1;
 
 SCOREMOD_FUNCTION long long* table_sums(const Arguments& p) {
@@ -38,22 +38,18 @@ SCOREMOD_FUNCTION void add_by_entries(long long* sums, int entry, float value) {
 
 // The sums that a thread keeps, in shared memory: in banks of its own whatever the entry.
 struct TableSums {
-  struct Slot {
-    int entry;
-    float sum;
-  };
-  Slot* own;
+  TableSlot* own;
 
   // `shared` has kTableSlots of each thread.
-  SCOREMOD_MEMBER void begin(void* shared) {
-    own = (Slot*)shared + threadIdx.x;
+  SCOREMOD_MEMBER void begin(TableSlot* shared) {
+    own = shared + threadIdx.x;
     for (int i = 0; i < kTableSlots; ++i) own[i * kThreads] = {kNoEntry, 0.0f};
   }
   SCOREMOD_MEMBER void add(long long* sums, int entry, float gain) {
     if (gain == 0.0f) return;
     constexpr unsigned kGoldenRatio = 0x9e3779b9u;  // times 2^32: neighbouring entries get places far apart
-    Slot& slot = own[(((unsigned)entry * kGoldenRatio) >> (32 - kTableSlotBits)) * kThreads];
-    const Slot before = slot;
+    TableSlot& slot = own[(((unsigned)entry * kGoldenRatio) >> (32 - kTableSlotBits)) * kThreads];
+    const TableSlot before = slot;
     if (before.entry == entry) gain += before.sum;
     if (before.entry != entry && before.entry != kNoEntry) add_to(sums, (long long)before.entry, before.sum);
     slot = {entry, gain};

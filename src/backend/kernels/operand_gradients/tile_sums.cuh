@@ -9,6 +9,7 @@
 
 #include "backend/kernels/operand_gradients/element_program.cuh"
 #include "backend/kernels/operand_gradients/table_sums.cuh"
+#include "backend/kernels/portable/storage.cuh"
 #include "backend/kernels/shared/products.cuh"
 
 // The gradients of one element whose operands vary along queries and keys.
@@ -121,10 +122,11 @@ SCOREMOD_FUNCTION void write_row_sums(const Arguments& p, RowSums& sums, const f
 
 SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_queries(SCOREMOD_ARGUMENT p) {
   SCOREMOD_SHARED(shared);
-  constexpr int kStepElements = kKeyStep * (row_length(kDimQk) + row_length(kDimV));
-  TileElement* const q_tile = (TileElement*)shared;
-  TileElement* const d_o_tile = q_tile + kQueries * row_length(kDimQk);
-  TileElement* const step_tiles = d_o_tile + kQueries * row_length(kDimV);  // two times k, then v
+  constexpr OperandQueriesStorage kAt{kDimQk, kDimV, kQueries, kKeyStep, kElementBytes, kThreads, kTableReads > 0};
+  constexpr int kStepElements = kAt.stage_bytes / kElementBytes;
+  TileElement* const q_tile = (TileElement*)(shared + kAt.q);
+  TileElement* const d_o_tile = (TileElement*)(shared + kAt.d_o);
+  TileElement* const step_tiles = (TileElement*)(shared + kAt.k);  // k, then v
   const AttentionArguments& call = p.call;
   const QueryPlace place = query_place(call, blockIdx.x);
   const int b = place.b, h = place.h, query_tile = place.query_tile;
@@ -136,7 +138,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_queries(SCOREMOD_ARGUMENT p
   RowSums sums;
   sums.clear();
   TableSums tables;
-  if (kTableReads > 0) tables.begin(step_tiles + 2 * kStepElements);
+  if (kTableReads > 0) tables.begin((TableSlot*)(shared + kAt.slots));
   float terms[kRowTiles][2][2];
   read_row_terms(terms, call, b, h, first_query);
   KeySteps steps;
@@ -179,11 +181,12 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_queries(SCOREMOD_ARGUMENT p
 // One CTA for kKeys keys of one batch and query head.
 SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_keys(SCOREMOD_ARGUMENT p) {
   SCOREMOD_SHARED(shared);
-  constexpr int kStepElements = kStep * (row_length(kDimQk) + row_length(kDimV));
-  TileElement* const k_tile = (TileElement*)shared;
-  TileElement* const v_tile = k_tile + kKeys * row_length(kDimQk);
-  TileElement* const step_tiles = v_tile + kKeys * row_length(kDimV);  // two times q, then d_o
-  float* const step_terms = (float*)(step_tiles + 2 * kStepElements);
+  constexpr PortableKeysStorage kAt{kDimQk, kDimV, kKeys, kStep, kElementBytes};
+  constexpr int kStepElements = kAt.stage_bytes / kElementBytes;
+  TileElement* const k_tile = (TileElement*)(shared + kAt.k);
+  TileElement* const v_tile = (TileElement*)(shared + kAt.v);
+  TileElement* const step_tiles = (TileElement*)(shared + kAt.q);  // q, then d_o
+  float* const step_terms = (float*)(shared + kAt.terms);
   const AttentionArguments& call = p.call;
   const int lane = threadIdx.x % 32, key_tile = blockIdx.x % call.key_tiles;
   const int head = blockIdx.x / call.key_tiles, b = head / call.heads_q, h = head % call.heads_q;

@@ -2,6 +2,7 @@
 // tiles of keys in ascending order.
 #pragma once
 
+#include "backend/kernels/portable/storage.cuh"
 #include "backend/kernels/shared/products.cuh"
 #include "backend/kernels/shared/query_gradients.cuh"
 
@@ -72,11 +73,12 @@ SCOREMOD_FUNCTION void make_own_deltas(const Arguments& p, TileElement* q_tile, 
 
 SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT p) {
   SCOREMOD_SHARED(shared);
-  TileElement* const q_tile = (TileElement*)shared;
-  TileElement* const d_o_tile = q_tile + kQueries * row_length(kDimQk);
-  TileElement* const v_tile = d_o_tile + kQueries * row_length(kDimV);
-  TileElement* k_tile = v_tile + kKeyStep * row_length(kDimV);
-  TileElement* other_k_tile = k_tile + kKeyStep * row_length(kDimQk);
+  constexpr PortableQueriesStorage kAt{kDimQk, kDimV, kQueries, kKeyStep, kElementBytes};
+  TileElement* const q_tile = (TileElement*)(shared + kAt.q);
+  TileElement* const d_o_tile = (TileElement*)(shared + kAt.d_o);
+  TileElement* const v_tile = (TileElement*)(shared + kAt.v);
+  TileElement* k_tile = (TileElement*)(shared + kAt.k);
+  TileElement* other_k_tile = (TileElement*)(shared + kAt.other_k);
   const AttentionArguments& call = p.call;
   const QueryPlace place = query_place(call, blockIdx.x);
   const int b = place.b, h = place.h, query_tile = place.query_tile;

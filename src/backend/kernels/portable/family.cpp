@@ -21,20 +21,22 @@ class PortableVariant final : public TiledVariant {
     const std::int64_t heads = p.batch * p.heads_q;
     CallLayout layout = tiled_layout(work, shape());
     const std::int64_t tiles = layout.query_tiles * heads;
+    const int dim_qk = static_cast<int>(p.dim_qk), dim_v = static_cast<int>(p.dim_v);
     if (work.direction == Direction::kForward) {
-      layout.add_launch(
-          {"attention_forward", tiles, shape().threads(), forward_shared_bytes(shape(), p.dim_qk, p.dim_v)});
+      const device::PortableForwardStorage storage{dim_qk, dim_v, shape().queries, shape().keys, shape().element_bytes};
+      layout.add_launch({"attention_forward", tiles, shape().threads(), storage.bytes});
       return layout;
     }
     layout.add_launch({"attention_backward_rows", tiles_of(heads * p.seq_q, kSmallWarps), kSmallThreads, 0});
-    layout.add_launch({"attention_backward_queries", tiles, shape().threads(),
-                       backward_queries_shared_bytes(shape(), p.dim_qk, p.dim_v)});
+    const device::PortableQueriesStorage queries{dim_qk, dim_v, shape().queries, shape().key_step,
+                                                 shape().element_bytes};
+    layout.add_launch({"attention_backward_queries", tiles, shape().threads(), queries.bytes});
     KernelLaunch keys{"attention_backward_keys", layout.key_tiles * p.batch * p.heads_kv, shape().threads(),
-                      backward_keys_shared_bytes(shape(), p.dim_qk, p.dim_v)};
+                      portable_keys_storage(shape(), p).bytes};
     layout.add_launch(keys);
     keys.kernel = "attention_backward_values";
     if (shape().split_keys) layout.add_launch(keys);
-    add_gains(layout, work, shape(), {});
+    add_gains(layout, work, shape());
     return layout;
   }
 

@@ -2,14 +2,16 @@
 // with the others over the tiles of keys with an online softmax.
 #pragma once
 
+#include "backend/kernels/portable/storage.cuh"
 #include "backend/kernels/shared/products.cuh"
 #include "backend/kernels/shared/softmax.cuh"
 
 SCOREMOD_KERNEL(kThreads, kBlocks) attention_forward(SCOREMOD_ARGUMENT p) {
   SCOREMOD_SHARED(shared);
-  TileElement* const q_tile = (TileElement*)shared;
-  TileElement* const k_tile = q_tile + kQueries * row_length(kDimQk);
-  TileElement* const v_tile = k_tile + kKeys * row_length(kDimQk);
+  constexpr PortableForwardStorage kAt{kDimQk, kDimV, kQueries, kKeys, kElementBytes};
+  TileElement* const q_tile = (TileElement*)(shared + kAt.q);
+  TileElement* const k_tile = (TileElement*)(shared + kAt.k);
+  TileElement* const v_tile = (TileElement*)(shared + kAt.v);
   const AttentionArguments& call = p.call;
   const QueryPlace place = query_place(call, blockIdx.x);
   const int b = place.b, h = place.h, query_tile = place.query_tile;

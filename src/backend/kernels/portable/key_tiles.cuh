@@ -4,17 +4,19 @@
 // registers, two kernels compute one each.
 #pragma once
 
+#include "backend/kernels/portable/storage.cuh"
 #include "backend/kernels/shared/key_gradients.cuh"
 #include "backend/kernels/shared/products.cuh"
 
 template <bool kDk, bool kDv>
 SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
   SCOREMOD_SHARED(shared);
-  constexpr int kStepElements = kStep * (row_length(kDimQk) + row_length(kDimV));
-  TileElement* const k_tile = (TileElement*)shared;
-  TileElement* const v_tile = k_tile + kKeys * row_length(kDimQk);
-  TileElement* const step_tiles = v_tile + kKeys * row_length(kDimV);  // two times q, then d_o
-  float* const step_terms = (float*)(step_tiles + 2 * kStepElements);
+  constexpr PortableKeysStorage kAt{kDimQk, kDimV, kKeys, kStep, kElementBytes};
+  constexpr int kStepElements = kAt.stage_bytes / kElementBytes;
+  TileElement* const k_tile = (TileElement*)(shared + kAt.k);
+  TileElement* const v_tile = (TileElement*)(shared + kAt.v);
+  TileElement* const step_tiles = (TileElement*)(shared + kAt.q);  // q, then d_o
+  float* const step_terms = (float*)(shared + kAt.terms);
   const AttentionArguments& call = p.call;
   const KeyPlace place = key_place(call, blockIdx.x);
   const int b = place.b, head_kv = place.head_kv, key_tile = place.key_tile;

@@ -8,14 +8,7 @@
 namespace scoremod::backend::kernels {
 namespace {
 
-constexpr std::int64_t kWordBytes = 16;
-
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
-/// Bytes of a row of a tile: row_length() of shared/tiles.cuh.
-std::int64_t row_bytes(const TileShape& shape, std::int64_t dim) {
-  return padded(dim) * shape.element_bytes + kWordBytes;
-}
-
 /// Whether tiles and MMAs are of floats. A backward's are too if d_o would lose digits in q's dtype: f16 has few of a
 /// float's numbers, and supplied deltas were made from d_o as it is.
 bool needs_floats(const AttentionProblem& problem, Direction direction) {
@@ -98,36 +91,9 @@ TileShape tile_shape(const AttentionProblem& problem, Direction direction) {
   return tile_shapes(problem, direction).front();
 }
 
-std::size_t forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
-  return static_cast<std::size_t>((shape.queries + shape.keys) * row_bytes(shape, dim_qk) +
-                                  shape.keys * row_bytes(shape, dim_v));
-}
-
-std::size_t backward_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
-  return static_cast<std::size_t>((shape.queries + 2 * shape.key_step) * row_bytes(shape, dim_qk) +
-                                  (shape.queries + shape.key_step) * row_bytes(shape, dim_v));
-}
-
-std::size_t operand_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
-  return static_cast<std::size_t>((shape.queries + 2 * shape.key_step) *
-                                  (row_bytes(shape, dim_qk) + row_bytes(shape, dim_v)));
-}
-
-std::size_t table_sums_shared_bytes(const TileShape& shape) {
-  constexpr std::size_t kSlots = 16, kSlotBytes = 8;
-  return static_cast<std::size_t>(shape.threads()) * kSlots * kSlotBytes;
-}
-
-std::size_t shared_elements_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
-  return static_cast<std::size_t>((shape.queries + shape.key_step) *
-                                  (row_bytes(shape, dim_qk) + row_bytes(shape, dim_v)));
-}
-
-std::size_t backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
-  const std::size_t terms = 2 * 2 * static_cast<std::size_t>(shape.step) * sizeof(float);
-  return static_cast<std::size_t>((shape.keys + 2 * shape.step) *
-                                  (row_bytes(shape, dim_qk) + row_bytes(shape, dim_v))) +
-         terms;
+device::PortableKeysStorage portable_keys_storage(const TileShape& shape, const AttentionProblem& problem) {
+  return {static_cast<int>(problem.dim_qk), static_cast<int>(problem.dim_v), shape.keys, shape.step,
+          shape.element_bytes};
 }
 
 }  // namespace scoremod::backend::kernels

@@ -8,6 +8,7 @@
 #include "scoremod/problem.hpp"
 
 #include "backend/cuda/runtime_compiler.hpp"
+#include "backend/kernels/workspace/storage.hpp"
 #include "backend/plan.hpp"
 
 namespace scoremod::backend::kernels {
@@ -95,13 +96,7 @@ std::vector<TileShape> tile_shapes(const AttentionProblem& problem, Direction di
 /// The first of them: with 16-bit elements, the fastest on an H200 among shapes without register spills.
 TileShape tile_shape(const AttentionProblem& problem, Direction direction);
 
-/// Shared memory of one CTA, in bytes.
-std::size_t forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
-std::size_t backward_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
-std::size_t operand_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
-std::size_t backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
-std::size_t shared_elements_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
-/// The shared memory of operand_gradients/table_sums.cuh beside operand_queries_shared_bytes().
-std::size_t table_sums_shared_bytes(const TileShape& shape);
+/// The shared memory of the kernels of dk and dv, and of gradients along keys.
+device::PortableKeysStorage portable_keys_storage(const TileShape& shape, const AttentionProblem& problem);
 
 }  // namespace scoremod::backend::kernels

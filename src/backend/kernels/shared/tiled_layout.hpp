@@ -21,13 +21,8 @@ std::int64_t tiles_of(std::int64_t size, std::int64_t tile);
 /// read them, its relative-position tables. add_gains() comes after the family's launches.
 CallLayout tiled_layout(const Work& work, const TileShape& shape, bool has_tables = true);
 
-/// The kernel that sums gradients along diagonals, and the shared memory that it needs for that.
-struct DiagonalSums {
-  std::string_view kernel;
-  std::size_t shared_bytes = 0;
-};
-/// Adds the sums of the work's operand gradients, and the kernels that write the gradients.
-void add_gains(CallLayout& layout, const Work& work, const TileShape& shape, const DiagonalSums& diagonals);
+/// Adds the sums of the work's operand gradients and the kernels that write these.
+void add_gains(CallLayout& layout, const Work& work, const TileShape& shape);
 
 /// The layout of a call that computes nothing but the gradients of these operands.
 CallLayout operand_layout(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,

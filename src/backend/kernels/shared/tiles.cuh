@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/kernels/shared/elements.cuh"
+#include "backend/kernels/shared/storage.cuh"
 
 struct Arguments {
   AttentionArguments call;
@@ -13,10 +14,12 @@ constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 SCOREMOD_FUNCTION float infinity() { return float_of_bits(0x7f800000u); }
 
-SCOREMOD_FUNCTION constexpr int padded(int dim) { return (dim + 15) / 16 * 16; }
-// Elements from one row of a tile to the next: an odd number of 16-byte words, so that eight rows at one column lie in
-// different banks.
-SCOREMOD_FUNCTION constexpr int row_length(int dim) { return padded(dim) + kWordElements<TileElement>; }
+constexpr int kElementBytes = (int)sizeof(TileElement);
+SCOREMOD_FUNCTION constexpr int padded(int dim) { return PaddedTile{1, dim, kElementBytes}.padded_dim; }
+// Elements from one row of a tile to the next.
+SCOREMOD_FUNCTION constexpr int row_length(int dim) {
+  return PaddedTile{1, dim, kElementBytes}.row_bytes / kElementBytes;
+}
 
 SCOREMOD_FUNCTION int larger(int x, int y) { return x > y ? x : y; }
 SCOREMOD_FUNCTION int clamped(int x, int least, int most) { return x < least ? least : x > most ? most : x; }
@@ -223,11 +226,7 @@ SCOREMOD_FUNCTION long long plane_of(const AttentionArguments& call, int b, int 
   return (long long)(kMaskVariesWithBatch ? b : 0) * (kMaskVariesWithHead ? call.heads_q : 1) +
          (kMaskVariesWithHead ? h : 0);
 }
-// The coordinate of a tile of queries, in the heads of all batches. The last tiles come first: under a causal mask they
-// take longest.
-struct QueryPlace {
-  int b, h, query_tile;
-};
+// The last tiles of queries come first: under a causal mask they take longest.
 SCOREMOD_FUNCTION QueryPlace query_place(const AttentionArguments& call, int number) {
   const TilePlace place = place_of(call, number, call.query_tiles, call.batch * call.heads_q);
   const int b = place.head / call.heads_q, h = place.head % call.heads_q;

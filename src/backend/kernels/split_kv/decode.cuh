@@ -7,7 +7,9 @@
 #include "backend/kernels/split_kv/partials.cuh"
 
 constexpr int kTeamWarps = kWarps / kTeams, kTeamThreads = 32 * kTeamWarps;
-constexpr int kKeyHalves = kKeys * row_length(kDimQk), kStageHalves = kKeyHalves + kKeys * row_length(kDimV);
+constexpr DecodeStorage kDecodeStorage{kDimQk, kDimV, kQueries, kKeys, kStages, kTeams, kThreads};
+constexpr int kKeyHalves = kDecodeStorage.k_tile.bytes / (int)sizeof(Half);
+constexpr int kStageHalves = kDecodeStorage.stage_bytes / (int)sizeof(Half);
 
 // load_tile() of a team's keys, in as few instructions as the copies may take.
 template <int kDim>
@@ -35,9 +37,8 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_few_queries(SCOREMOD_ARGUMENT p) {
   const KeyShare own = share_of(call, blockIdx.x);
   const int warp = threadIdx.x / 32, team = warp / kTeamWarps, thread = threadIdx.x % kTeamThreads;
   const int warp_row = warp % kTeamWarps * kWarpRows;
-  Half* const q_tile = (Half*)shared;
-  Half* const all_stages = q_tile + kQueries * row_length(kDimQk);
-  Half* const stages = all_stages + team * kStages * kStageHalves;
+  Half* const q_tile = (Half*)(shared + kDecodeStorage.q);
+  Half* const stages = (Half*)(shared + kDecodeStorage.rings) + team * kStages * kStageHalves;
   const Rows ks = rows_of(call.k, own.b, own.key_head), vs = rows_of(call.v, own.b, own.key_head);
   const int keys = keys_of(call, own.b);
 
@@ -82,5 +83,5 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_few_queries(SCOREMOD_ARGUMENT p) {
   }
   wait_for_copies();
   block_barrier();  // nobody reads a tile any more
-  end_rows(p, rows, own, team, warp_row, (float*)all_stages);
+  end_rows(p, rows, own, team, warp_row, (float*)(shared + kDecodeStorage.parts));
 }

@@ -13,15 +13,11 @@ static_assert(kTeams == kGroups, "a team is a warpgroup");
 // here.
 constexpr int kBegun = kTurns;
 
-// Shared memory of a CTA's rows of q and a team's ring. The teams' partials take the rings' place when these are no
-// longer needed.
+constexpr HopperDecodeStorage kDecodeStorage{kDimQk, kDimV, kQueries, kKeys, kStages, kTeams};
+
+// A CTA's rows of q, and a team's ring.
 struct TeamTiles {
-  static constexpr int kQBytes = tile_bytes(kQueries, kDimQk);
-  static constexpr int kKBytes = tile_bytes(kKeys, kDimQk), kVBytes = tile_bytes(kKeys, kDimV);
-  static constexpr int kRing = kStages * (kKBytes + kVBytes);
-  static constexpr int kParts = kTeams * kPartFloats * (int)sizeof(float);
-  static constexpr int kBarriers = kQBytes + (kTeams * kRing > kParts ? kTeams * kRing : kParts);
-  static constexpr int kTeamBarriers = 4 * kStages;
+  static constexpr int kKBytes = kDecodeStorage.k_tile.bytes, kVBytes = kDecodeStorage.v_tile.bytes;
 
   Half *q, *k, *v;
   float* parts;
@@ -29,15 +25,16 @@ struct TeamTiles {
   int* found;  // which tile a stage has: twice its number, and 1 more where it is partial; or -1 behind the last one
 
   SCOREMOD_MEMBER TeamTiles(unsigned char* shared, int team) {
-    q = (Half*)shared;
-    k = (Half*)(shared + kQBytes + team * kRing);
+    constexpr HopperDecodeStorage kAt = kDecodeStorage;
+    q = (Half*)(shared + kAt.q);
+    k = (Half*)(shared + kAt.rings + team * kAt.ring_bytes);
     v = k + kStages * kKBytes / 2;
-    parts = (float*)(shared + kQBytes);
-    k_full = (Barrier*)(shared + kBarriers) + team * kTeamBarriers;
+    parts = (float*)(shared + kAt.parts);
+    k_full = (Barrier*)(shared + kAt.barriers) + team * kAt.team_barriers;
     k_empty = k_full + kStages;
     v_full = k_empty + kStages;
     v_empty = v_full + kStages;
-    found = (int*)((Barrier*)(shared + kBarriers) + kTeams * kTeamBarriers) + team * kStages;
+    found = (int*)(shared + kAt.found) + team * kStages;
   }
   SCOREMOD_MEMBER void begin(const MappedArguments& all) const {
     if (all.rest.call.k.aligned) fetch_map(&all.k);

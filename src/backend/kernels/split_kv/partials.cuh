@@ -4,10 +4,10 @@
 
 #include "backend/kernels/shared/softmax.cuh"
 #include "backend/kernels/split_kv/packed_rows.cuh"
+#include "backend/kernels/split_kv/storage.cuh"
 
-// A partial holds kQueries rows of the output of some keys. Each row has kDimV outputs, then its reference (lazily
-// raised running max), its sum and its largest value. Eight rows at one column lie in different banks.
-constexpr int kPartRow = padded(kDimV) + 8, kPartFloats = kQueries * kPartRow;
+constexpr PartialStorage kPartialStorage{kQueries, kDimV};
+constexpr int kPartRow = kPartialStorage.row_floats, kPartFloats = kPartialStorage.floats;
 static_assert(kTeams * kPartFloats >= 2 * kThreads, "forward_row() has room where parts were");
 
 // The number of the tile of rows among those of all batches and KV heads.

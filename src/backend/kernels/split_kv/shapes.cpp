@@ -11,7 +11,6 @@
 namespace scoremod::backend::kernels {
 namespace {
 
-constexpr std::int64_t kHalfBytes = 2;
 /// With more, rows fill the tiles of the other kernels.
 constexpr std::int64_t kMaxQueries = 64;
 constexpr std::array<int, 3> kRows{16, 32, 64};
@@ -29,23 +28,6 @@ constexpr std::int64_t kReservedBytes = 1024;
 
 std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
-/// Bytes of a row of a tile: row_length() of shared/tiles.cuh.
-std::int64_t row_bytes(std::int64_t dim) { return (padded(dim) + 8) * kHalfBytes; }
-/// A row of a partial: kPartRow of split_kv/partials.cuh.
-std::int64_t part_row_bytes(std::int64_t dim_v) {
-  return (padded(dim_v) + 8) * static_cast<std::int64_t>(sizeof(float));
-}
-
-/// The shared memory of a CTA of hopper_few_queries: TeamTiles.
-std::int64_t hopper_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v, std::int64_t parts) {
-  // A stage has four mbarriers, and the number of its tile.
-  constexpr std::int64_t kBeside = 4 * 8 + 4;
-  const std::int64_t stages = std::int64_t{shape.teams} * shape.stages;
-  const std::int64_t tiles = hopper_tile_bytes(shape.keys, dim_qk) + hopper_tile_bytes(shape.keys, dim_v);
-  return kHopperAlignment + hopper_tile_bytes(shape.queries, dim_qk) + std::max(stages * tiles, parts) +
-         stages * kBeside;
-}
-
 std::int64_t shared_bytes(const TileShape& shape, const AttentionProblem& problem) {
   return static_cast<std::int64_t>(few_query_shared_bytes(shape, problem.dim_qk, problem.dim_v));
 }
@@ -137,7 +119,7 @@ TileShape hopper_few_query_shape(int keys, int teams, const AttentionProblem& pr
   shape.teams = teams;
   shape.warps = kGroupWarps * teams;
   shape.blocks = 1;
-  shape.stages = stages_of(shape, problem, kHopperSharedBytes);
+  shape.stages = stages_of(shape, problem, std::int64_t{kHopperSharedBytes});
   shape.splits = splits_of(shape, problem, multiprocessors);
   return shape;
 }
@@ -176,18 +158,19 @@ std::int64_t few_query_row_tiles(const TileShape& shape, const AttentionProblem&
 }
 
 std::size_t few_query_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
-  const std::int64_t parts = std::int64_t{shape.teams} * shape.queries * part_row_bytes(dim_v);
-  if (is_hopper(shape.family)) return static_cast<std::size_t>(hopper_shared_bytes(shape, dim_qk, dim_v, parts));
-  const std::int64_t stages =
-      std::int64_t{shape.teams} * shape.stages * shape.keys * (row_bytes(dim_qk) + row_bytes(dim_v));
-  // Two numbers for each thread, of rows that are summed again.
-  const std::int64_t plain = 2 * static_cast<std::int64_t>(sizeof(float)) * shape.threads();
-  return static_cast<std::size_t>(std::max(shape.queries * row_bytes(dim_qk) + std::max(stages, parts), plain));
+  const int qk = static_cast<int>(dim_qk), v = static_cast<int>(dim_v);
+  if (is_hopper(shape.family)) {
+    const device::HopperDecodeStorage storage{qk, v, shape.queries, shape.keys, shape.stages, shape.teams};
+    return storage.bytes;
+  }
+  const device::DecodeStorage storage{qk, v, shape.queries, shape.keys, shape.stages, shape.teams, shape.threads()};
+  return storage.bytes;
 }
 
 std::size_t few_query_part_bytes(const TileShape& shape, const AttentionProblem& problem) {
-  return static_cast<std::size_t>(problem.batch * problem.heads_kv * few_query_row_tiles(shape, problem) *
-                                  shape.splits * shape.queries * part_row_bytes(problem.dim_v));
+  const device::PartialStorage partial{shape.queries, static_cast<int>(problem.dim_v)};
+  const std::int64_t tiles = problem.batch * problem.heads_kv * few_query_row_tiles(shape, problem);
+  return static_cast<std::size_t>(tiles * shape.splits * partial.bytes);
 }
 
 }  // namespace scoremod::backend::kernels

@@ -185,7 +185,7 @@ TEST(CopiedOperandOf, TilesFitIntoSharedMemory) {
   for (const std::int64_t dim : {32, 64, 96, 128}) {
     const compiler::CompiledProblem compiled = compiler::compile(test::loaded_bias_case(by_head.name, dim).problem);
     const KernelCall made = test::attention_call(compiled, Direction::kForward, copying(compiled.problem));
-    EXPECT_LE(made.launches().back().shared_bytes, static_cast<std::size_t>(kHopperSharedBytes)) << dim;
+    EXPECT_LE(made.launches().back().shared_bytes, kHopperSharedBytes) << dim;
   }
   for (const std::int64_t dim : {72, 96, 128}) {
     AttentionProblem problem = test::loaded_bias_case(by_head.name, dim).problem;

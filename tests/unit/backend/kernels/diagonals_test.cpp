@@ -103,7 +103,8 @@ std::vector<float> gradient_of(const Case& test, const test::EmulatedLaunches::F
   shape.key_step = test.key_step;
   const KernelCall kernels = test::attention_call(compiled, Direction::kBackward, shape, targets);
   std::vector<KernelLaunch> launches{
-      {"walk_over_gains", kBatch * kHeads * ((kQueries + 63) / 64), 128, hopper_diagonals_shared_bytes(shape)}};
+      {"walk_over_gains", kBatch * kHeads * ((kQueries + 63) / 64), 128,
+       static_cast<std::size_t>(device::DiagonalStorage{shape.queries, shape.key_step}.bytes)}};
   for (const KernelLaunch& launch : kernels.launches())
     if (std::string_view(launch.kernel).starts_with("attention_operand_")) launches.push_back(launch);
   EXPECT_EQ(launches.size(), 4U);

@@ -1,0 +1,47 @@
+// Shared memory of the decode kernels, in the form that shared/storage.cuh describes. The teams' partials take the
+// place of their tiles of keys when these are no longer needed.
+#pragma once
+
+#include "backend/kernels/hopper/storage.cuh"
+
+// A split-KV partial: rows of the output of some keys. Behind a row's outputs are its reference (lazily raised running
+// max), its sum and its largest value. Eight rows at one column lie in different banks.
+struct PartialStorage {
+  int rows, dim_v;
+  PaddedTile output{rows, dim_v, (int)sizeof(float)};
+  int row_floats = output.padded_dim + 8;
+  int floats = rows * row_floats, bytes = floats * (int)sizeof(float);
+};
+
+struct DecodeStorage {
+  int dim_qk, dim_v, queries, keys, stages, teams, threads;
+
+  PaddedTile q_tile{queries, dim_qk, 2}, k_tile{keys, dim_qk, 2}, v_tile{keys, dim_v, 2};
+  PartialStorage part{queries, dim_v};
+  int stage_bytes = k_tile.bytes + v_tile.bytes, ring_bytes = stages * stage_bytes;
+  int rings_bytes = teams * ring_bytes, parts_bytes = teams * part.bytes;
+  int row_again_bytes = 2 * threads * (int)sizeof(float);  // of forward_row()
+
+  int q = 0;
+  int rings = q + q_tile.bytes;  // of all teams; a stage is k, then v
+  int parts = rings;
+  int end = rings + (rings_bytes > parts_bytes ? rings_bytes : parts_bytes);
+  size_t bytes = end > row_again_bytes ? end : row_again_bytes;
+};
+
+struct HopperDecodeStorage {
+  int dim_qk, dim_v, queries, keys, stages, teams;
+
+  SwizzledTile q_tile{queries, dim_qk}, k_tile{keys, dim_qk}, v_tile{keys, dim_v};
+  PartialStorage part{queries, dim_v};
+  int ring_bytes = stages * (k_tile.bytes + v_tile.bytes);
+  int rings_bytes = teams * ring_bytes, parts_bytes = teams * part.bytes;
+  int team_barriers = 4 * stages;
+
+  int q = 0;
+  int rings = q + q_tile.bytes;  // of all teams; each is its stages of k, then those of v
+  int parts = rings;
+  int barriers = rings + (rings_bytes > parts_bytes ? rings_bytes : parts_bytes);
+  int found = barriers + teams * team_barriers * kBarrierBytes;
+  size_t bytes = kSwizzleAlignment + found + teams * stages * (int)sizeof(int);
+};
