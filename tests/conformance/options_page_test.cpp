@@ -32,7 +32,7 @@ using test::option_case;
 using test::options;
 
 constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/reference/options.md";
-/// What runs on devices found: tools/device/options.sh.
+/// The results of runs on devices (tools/device/options.sh).
 constexpr const char* kRecord = SCOREMOD_TEST_SOURCE_DIR "/../bench/results/options_device.json";
 
 using Ids = std::set<std::string>;
@@ -74,7 +74,7 @@ Ids ids(const backend::Backend& engine, const compiler::CompiledProblem& problem
   return found;
 }
 
-/// What a run on a device found of a cell; empty without one. A cell of another problem than today's is a failure.
+/// A device run's result for a cell; empty without one. A cell of another problem than today's is a failure.
 std::string recorded(const std::string& backend, const Option& option, const Modifier& modifier,
                      const std::string& fingerprint, std::string& failure) {
   static const nlohmann::json kCells = [] {

@@ -128,7 +128,7 @@ std::string describe(const TileShape& shape) {
   return concat(to_string(shape.family), " ", shape.queries, "x", shape.keys, " warps ", shape.warps, " row tiles ",
                 shape.row_tiles, " step ", shape.step, " part ", shape.part, " key step ", shape.key_step, " blocks ",
                 shape.blocks, " stages ", shape.stages, " key stages ", shape.key_stages, " teams ", shape.teams,
-                " splits ", shape.splits, " persistent CTAs ", shape.persistent_blocks, " heads together ",
+                " splits ", shape.splits, " persistent CTAs ", shape.persistent_ctas, " heads together ",
                 shape.heads_together, shape.ordered ? " ordered" : "", shape.fused ? " fused" : "",
                 shape.dq_order == DqOrder::kLateFence        ? ", late fence"
                 : shape.dq_order == DqOrder::kEarlyAdditions ? ", early additions"
@@ -212,8 +212,8 @@ Call::Call(const AttentionProblem& problem, const ProblemInputs& inputs) {
 
 void record_time(const Timed& timed, const char* direction, const TileShape& shape, double ms) {
   const std::string line =
-      concat(R"({"kind": "time", "case": ")", timed.name, shape.persistent_blocks > 0 ? "/persistent" : "",
-             shape.copied_operand ? "/copied" : "", R"(", "direction": ")", direction, R"(", "shape": ")",
+      concat(R"({"kind": "time", "case": ")", timed.name, shape.persistent_ctas > 0 ? "/persistent" : "",
+             shape.loaded_bias ? "/copied" : "", R"(", "direction": ")", direction, R"(", "shape": ")",
              describe(shape), R"(", "ms": )", ms, "}");
   std::printf("%s\n", line.c_str());
   test::record_line(line);
@@ -270,7 +270,7 @@ void time_forwards(const Timed& timed, const std::vector<TileShape>& shapes) {
   if (builds_alone()) return;
   const Call& call = call_of(timed, problem);
   const std::vector<double> times =
-      medians_in_turns(plans, call.forward, call.parameters, is_few_queries(shapes.front().family));
+      medians_in_turns(plans, call.forward, call.parameters, is_split_kv(shapes.front().family));
   for (std::size_t i = 0; i < plans.size(); ++i) record_time(timed, "forward", shapes[i], times[i]);
 }
 

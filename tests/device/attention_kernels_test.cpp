@@ -72,7 +72,7 @@ class Plans {
       backward_ = backward_plan(test::attention_call(compiled, Direction::kBackward, backward),
                                 image(compiled, Direction::kBackward, backward));
     families_ = concat(to_string(forward.family), " and ", backward.fused ? "fused " : "", to_string(backward.family),
-                       backward.copied_operand ? " with a TMA-loaded bias" : "");
+                       backward.loaded_bias ? " with a TMA-loaded bias" : "");
   }
   /// Makes a forward alone.
   Plans(const compiler::CompiledProblem& compiled, const TileShape& forward)
@@ -80,7 +80,7 @@ class Plans {
         forward_(forward_plan(test::attention_call(compiled, Direction::kForward, forward),
                               image(compiled, Direction::kForward, forward))),
         families_(concat(to_string(forward.family), ", ", forward.queries, " rows, ", forward.splits, " splits, ",
-                         forward.persistent_blocks, " persistent CTAs")) {}
+                         forward.persistent_ctas, " persistent CTAs")) {}
   const std::string& families() const { return families_; }
 
   checking::Subject subject() const {
@@ -199,18 +199,18 @@ INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels,
                          ::testing::Range(0, static_cast<int>(test::attention_kernels_cases().size() *
                                                               kAllKernels.size())));
 
-constexpr int kPortableShapes = 6;            ///< of few_query_shapes()
-constexpr int kShapes = kPortableShapes + 2;  ///< with those of hopper_few_query_shapes()
+constexpr int kPortableShapes = 6;            ///< of split_kv_shapes()
+constexpr int kShapes = kPortableShapes + 2;  ///< with those of hopper_split_kv_shapes()
 /// Runs each case in each shape, with as many splits as the device has room for, and with an odd number of them.
-class FewQueryAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {
+class SplitKvAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {
  protected:
   static checking::CheckCase test_case() {
-    return test::few_query_cases()[static_cast<std::size_t>(GetParam() / kShapes)];
+    return test::split_kv_cases()[static_cast<std::size_t>(GetParam() / kShapes)];
   }
   static TileShape shape(const AttentionProblem& problem) {
     const DeviceProperties device = cuda::describe_current_device();
-    std::vector<TileShape> shapes = few_query_shapes(problem, device);
-    for (const TileShape& shape : hopper_few_query_shapes(problem, device.multiprocessors)) shapes.push_back(shape);
+    std::vector<TileShape> shapes = split_kv_shapes(problem, device);
+    for (const TileShape& shape : hopper_split_kv_shapes(problem, device.multiprocessors)) shapes.push_back(shape);
     TileShape shape = shapes[static_cast<std::size_t>(GetParam() % kShapes)];
     if (shape.splits > 1 && GetParam() / kShapes % 2 != 0) shape.splits = 3;
     return shape;
@@ -224,20 +224,20 @@ class FewQueryAttentionKernels : public test::OnDevice, public ::testing::WithPa
   }
 };
 
-TEST_P(FewQueryAttentionKernels, AreRight) {
+TEST_P(SplitKvAttentionKernels, AreRight) {
   const checking::CheckCase test = test_case();
   expect_right(shape(test.problem), test);
 }
-TEST_P(FewQueryAttentionKernels, AreRightWithInfinitiesAndNan) {
+TEST_P(SplitKvAttentionKernels, AreRightWithInfinitiesAndNan) {
   const checking::CheckCase test = test_case();
   expect_right(shape(test.problem), test, test::poisoned_inputs(test.problem, test.seed));
 }
-TEST_P(FewQueryAttentionKernels, GiveTheSameBitsEachTime) {
+TEST_P(SplitKvAttentionKernels, GiveTheSameBitsEachTime) {
   const checking::CheckCase test = test_case();
   expect_same_bits(std::array{shape(test.problem), shape(test.problem)}, test.problem, test.call);
 }
-INSTANTIATE_TEST_SUITE_P(Cases, FewQueryAttentionKernels,
-                         ::testing::Range(0, static_cast<int>(test::few_query_cases().size()) * kShapes));
+INSTANTIATE_TEST_SUITE_P(Cases, SplitKvAttentionKernels,
+                         ::testing::Range(0, static_cast<int>(test::split_kv_cases().size()) * kShapes));
 
 /// Runs the forward of each case by a persistent kernel, with few CTAs, and with as many as the device has
 /// multiprocessors.
@@ -282,7 +282,7 @@ class CopyingAttentionKernels : public test::OnDevice, public ::testing::WithPar
  protected:
   static checking::CheckCase test_case() { return test::loaded_bias_cases()[GetParam()]; }
   static TileShape shape(const AttentionProblem& problem) {
-    return copying_hopper_shape(problem, copied_operand(problem, Direction::kForward).value());
+    return copying_hopper_shape(problem, loaded_bias(problem, Direction::kForward).value());
   }
 };
 
@@ -294,7 +294,7 @@ TEST_P(CopyingAttentionKernels, AreRightAndGiveTheBitsOfReads) {
   expect_right(copying, test);
   expect_right(copying, test, poisoned);
   TileShape reading = copying;
-  reading.copied_operand.reset();
+  reading.loaded_bias.reset();
   expect_same_bits(std::array{copying, reading}, test.problem, test.call);
   expect_same_bits(std::array{copying, reading}, test.problem, test.call, poisoned);
 }
@@ -309,7 +309,7 @@ TEST_P(CopyingBackwardAttentionKernels, AreRight) {
   if (cuda::current_compute_capability() != kHopperCapability) GTEST_SKIP() << "no Hopper kernels";
   const AttentionProblem problem = compiler::compile(test.problem).problem;
   const std::array shapes{hopper_shapes(problem, Direction::kForward).front(),
-                          copying_fused_shape(problem, copied_operand(problem, Direction::kBackward).value())};
+                          copying_fused_shape(problem, loaded_bias(problem, Direction::kBackward).value())};
   expect_right(shapes, test);
   expect_right(shapes, test, test::poisoned_inputs(test.problem, test.seed));
 }

@@ -80,7 +80,7 @@ TEST_F(AttentionKernelsText, OfFieldsAndOperandsGradientsCompile) {
   std::string report;
   cuda::compile_kernels(render_all(operand_source(compiled, targets, tile_shape(problem, Direction::kBackward))), 90,
                         &report);
-  EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
+  EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << report;
 }
 
 /// Kernels for tables, and for operands that batches or heads share along queries and keys, on all architectures.
@@ -103,7 +103,7 @@ TEST_F(AttentionKernelsText, OfTablesAndSharedElementsCompile) {
         const std::string source =
             render_all(operand_source(compiled, targets, tile_shape(problem, Direction::kBackward)));
         cuda::compile_kernels(source, architecture, &report);
-        EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << architecture << ", " << text << ": " << report;
+        EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << architecture << ", " << text << ": " << report;
       }
     }
   }
@@ -124,7 +124,7 @@ TEST_F(AttentionKernelsText, OfGradientsAlongQueriesAndKeysCompile) {
     for (const std::string& module : render_modules(attention_source(compiled, Direction::kBackward, shape, targets))) {
       std::string report;
       cuda::compile_kernels(module, architecture, &report, shape.instructions());
-      EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << architecture << ": " << report;
+      EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << architecture << ": " << report;
       EXPECT_FALSE(serializes_products(report)) << report;
     }
   };
@@ -160,7 +160,7 @@ TEST_F(AttentionKernelsText, SpillsNextToNoRegisters) {
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
       const std::string report = report_of(problem, direction, kArchitectures[number++ % kArchitectures.size()]);
       EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
-      EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << "dim " << dim << ": " << report;
+      EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << "dim " << dim << ": " << report;
     }
   }
 }
@@ -185,7 +185,7 @@ TEST_P(AttentionKernelsTextOfFloats, FitsAndCompiles) {
       const std::string report = report_of(problem, direction, architecture, shape);
       // The best shape of a forward was timed on this architecture.
       if (architecture == 90 && direction == Direction::kForward) {
-        EXPECT_LE(spilled_bytes(report), kHarmlessSpill);
+        EXPECT_LE(register_spill_bytes(report), kHarmlessSpill);
       }
     }
   }
@@ -216,10 +216,10 @@ TEST_F(AttentionKernelsText, OfDecodeCompilesAndKeepsItsRegisters) {
       DeviceProperties device;
       device.multiprocessors = 132;
       device.shared_memory_per_block = architecture == 86 || architecture == 120 ? 101376 : 166912;
-      const TileShape shape = few_query_shapes(problem, device)[2 * (number++ % 3)];
+      const TileShape shape = split_kv_shapes(problem, device)[2 * (number++ % 3)];
       const std::string report = report_of(problem, Direction::kForward, architecture, shape);
       EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
-      EXPECT_LE(spilled_bytes(report), kHarmlessSpill)
+      EXPECT_LE(register_spill_bytes(report), kHarmlessSpill)
           << entry << ", dim " << dim << ", rows " << shape.queries << ": " << report;
     }
   }
@@ -236,9 +236,9 @@ TEST_F(AttentionKernelsText, OfHoppersDecodeCompilesAndKeepsItsRegisters) {
         problem.dropout = fields ? 0.1F : 0.0F;
         problem.sink = fields ? Sink::kOffByOne : Sink::kNone;
         const std::string report =
-            report_of(problem, Direction::kForward, 90, hopper_few_query_shapes(problem, 132).front());
+            report_of(problem, Direction::kForward, 90, hopper_split_kv_shapes(problem, 132).front());
         EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
-        EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << entry << ", dim " << dim << ": " << report;
+        EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << entry << ", dim " << dim << ": " << report;
         EXPECT_FALSE(serializes_products(report)) << entry << ", dim " << dim;
       }
     }
@@ -272,7 +272,7 @@ TEST_F(AttentionKernelsText, OfHopperKeepsItsRegistersAndRunsProductsBesideOther
     ASSERT_TRUE(hopper_objections(problem, test.direction, 90).empty());
     const std::string report = report_of(problem, test.direction, 90, hopper_shapes(problem, test.direction).front());
     EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
-    EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
+    EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << report;
     EXPECT_FALSE(serializes_products(report)) << report;
   }
 }
@@ -285,10 +285,10 @@ TEST_F(AttentionKernelsText, OfALoadedBiasKeepTheirRegistersAndRunProductsBeside
         test::loaded_bias_case(bias, 64), test::loaded_bias_case(bias, 256)}) {
     SCOPED_TRACE(concat(test.name, ", dim ", test.problem.dim_qk));
     const TileShape shape =
-        copying_hopper_shape(test.problem, copied_operand(test.problem, Direction::kForward).value());
+        copying_hopper_shape(test.problem, loaded_bias(test.problem, Direction::kForward).value());
     const std::string report = report_of(test.problem, Direction::kForward, 90, shape);
     EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
-    EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
+    EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << report;
     EXPECT_FALSE(serializes_products(report)) << report;
   }
 }
@@ -297,10 +297,10 @@ TEST_F(AttentionKernelsText, OfOperandsCopiedByAFusedBackwardKeepTheirRegistersA
   for (const checking::CheckCase& test : test::loaded_bias_backward_cases()) {
     SCOPED_TRACE(concat(test.name, ", dim ", test.problem.dim_qk));
     const TileShape shape =
-        copying_fused_shape(test.problem, copied_operand(test.problem, Direction::kBackward).value());
+        copying_fused_shape(test.problem, loaded_bias(test.problem, Direction::kBackward).value());
     const std::string report = report_of(test.problem, Direction::kBackward, 90, shape);
     EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
-    EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
+    EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << report;
     EXPECT_FALSE(serializes_products(report)) << report;
   }
 }
@@ -318,7 +318,7 @@ TEST_F(AttentionKernelsText, OfPersistentKernelsKeepTheirRegistersAndRunProducts
     problem.dim_v = test.dim_v;
     const std::string report = report_of(problem, Direction::kForward, 90, persistent_hopper_shape(problem, 132));
     EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
-    EXPECT_EQ(spilled_bytes(report), 0) << report;
+    EXPECT_EQ(register_spill_bytes(report), 0) << report;
     EXPECT_FALSE(serializes_products(report)) << report;
   }
 }
@@ -341,7 +341,7 @@ TEST_F(AttentionKernelsText, OfHopperFusedFitsAndRunsProductsBesideOtherWork) {
     for (const KernelLaunch& launch : made.launches()) EXPECT_LE(launch.shared_bytes, kSharedBytes) << launch.kernel;
     const std::string report = report_of(problem, Direction::kBackward, 90, shape);
     EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
-    EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
+    EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << report;
     EXPECT_FALSE(serializes_products(report)) << report;
   }
 }
@@ -352,7 +352,7 @@ void expect_registers_suffice(const compiler::CompiledProblem& compiled, const s
   for (const std::string& module : render_modules(attention_source(compiled, Direction::kBackward, shape, targets))) {
     std::string report;
     cuda::compile_kernels(module, 90, &report, shape.instructions());
-    EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
+    EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << report;
     EXPECT_FALSE(serializes_products(report)) << report;
   }
 }
@@ -416,7 +416,7 @@ TEST_F(AttentionKernelsText, OfHopperIsSeenToSerializeWhereTilesAreTooLarge) {
   TileShape shape = hopper_shapes(problem, Direction::kForward).front();
   shape.keys = 256;
   const std::string report = report_of(problem, Direction::kForward, 90, shape);
-  EXPECT_TRUE(serializes_products(report) || spilled_bytes(report) > kHarmlessSpill) << report;
+  EXPECT_TRUE(serializes_products(report) || register_spill_bytes(report) > kHarmlessSpill) << report;
 }
 
 }  // namespace

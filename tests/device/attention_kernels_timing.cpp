@@ -91,9 +91,9 @@ std::vector<TileShape> decoding_shapes(const Timed& timed) {
   const AttentionProblem problem = problem_of(timed);
   const std::int64_t rows = timed.sizes.heads_q / timed.sizes.heads_kv * timed.sizes.seq_q;
   const DeviceProperties& device = cuda::describe_current_device();
-  std::vector<TileShape> shapes = few_query_shapes(problem, device);
+  std::vector<TileShape> shapes = split_kv_shapes(problem, device);
   for (const Cut& cut : kCuts)
-    shapes.push_back(few_query_shape(cut.rows, cut.row_tiles, cut.keys, cut.warps, problem, device));
+    shapes.push_back(split_kv_shape(cut.rows, cut.row_tiles, cut.keys, cut.warps, problem, device));
   std::erase_if(shapes, [&](const TileShape& shape) { return shape.queries != std::max<std::int64_t>(rows, 16); });
   if (cuda::current_compute_capability() != kHopper) return shapes;
   // By warpgroups, and of these some that are not offered either.
@@ -101,9 +101,9 @@ std::vector<TileShape> decoding_shapes(const Timed& timed) {
     int keys, teams;
   };
   static constexpr GroupCut kGroupCuts[] = {{32, 2}, {64, 1}, {32, 1}};
-  for (const TileShape& shape : hopper_few_query_shapes(problem, device.multiprocessors)) shapes.push_back(shape);
+  for (const TileShape& shape : hopper_split_kv_shapes(problem, device.multiprocessors)) shapes.push_back(shape);
   for (const GroupCut& cut : kGroupCuts) {
-    shapes.push_back(hopper_few_query_shape(cut.keys, cut.teams, problem, device.multiprocessors));
+    shapes.push_back(hopper_split_kv_shape(cut.keys, cut.teams, problem, device.multiprocessors));
     // Heads fill the device here.
     if (problem.batch * problem.heads_kv * 2 > device.multiprocessors) shapes.back().splits = 1;
   }
@@ -121,13 +121,13 @@ TEST_P(AttentionKernelTimes, OfAShape) {
     time_backwards(*test.timed, {test.shape});
 }
 
-class FewQueryAttentionKernelTimes : public AttentionKernelTimes {};
+class SplitKvAttentionKernelTimes : public AttentionKernelTimes {};
 
-TEST_P(FewQueryAttentionKernelTimes, OfACase) {
+TEST_P(SplitKvAttentionKernelTimes, OfACase) {
   const Timed& timed = kDecoding[GetParam()];
   time_forwards(timed, decoding_shapes(timed));
 }
-INSTANTIATE_TEST_SUITE_P(Cases, FewQueryAttentionKernelTimes,
+INSTANTIATE_TEST_SUITE_P(Cases, SplitKvAttentionKernelTimes,
                          ::testing::Range(0, static_cast<int>(std::size(kDecoding))));
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionKernelTimes, ::testing::Range(0, static_cast<int>(timed_shapes().size())));

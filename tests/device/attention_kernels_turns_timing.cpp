@@ -52,11 +52,11 @@ TEST_P(CopyingAttentionKernelTimes, OfACase) {
   const Timed& timed = timed_problem(kCopiedTimed[GetParam()]);
   const AttentionProblem problem = problem_of(timed);
   if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
-  const TileShape copying = copying_hopper_shape(problem, copied_operand(problem, Direction::kForward).value());
+  const TileShape copying = copying_hopper_shape(problem, loaded_bias(problem, Direction::kForward).value());
   TileShape reading = copying;
-  reading.copied_operand.reset();
+  reading.loaded_bias.reset();
   time_forwards(timed, {hopper_shapes(problem, Direction::kForward).front(), reading, copying});
-  if (const auto operand = copied_operand(problem, Direction::kBackward)) {
+  if (const auto operand = loaded_bias(problem, Direction::kBackward)) {
     time_backwards(timed, {hopper_shapes(problem, Direction::kBackward).front(), hopper_fused_shape(problem),
                            copying_fused_shape(problem, *operand)});
   }

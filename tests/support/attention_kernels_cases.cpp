@@ -261,7 +261,7 @@ const Case kCases[] = {
 
 constexpr const char* kLengths = "operand x: i32 [b]\nvalue = score * 0.7\nkeep = kv_idx < x * 40 + 60";
 
-const Case kFewQueryCases[] = {
+const Case kSplitKvCases[] = {
     {"one query of a head", "value = score", {3, 2, 2, 1, 1000, 64, 64}},
     {"one query of four heads", "value = score * 0.5", {2, 8, 2, 1, 777, 128, 128}},
     {"four queries of four heads", kCausal, {2, 8, 2, 4, 900, 128, 128}, DType::kBF16, {0, 0, 850, 0}},
@@ -418,9 +418,9 @@ std::vector<checking::CheckCase> attention_kernels_cases(bool small) {
   return cases;
 }
 
-std::vector<checking::CheckCase> few_query_cases(bool small) {
+std::vector<checking::CheckCase> split_kv_cases(bool small) {
   std::vector<checking::CheckCase> cases;
-  for (const Case& from : kFewQueryCases) {
+  for (const Case& from : kSplitKvCases) {
     Shape shape = from.shape;
     if (small) {
       shape.batch = std::min<std::int64_t>(shape.batch, 2);

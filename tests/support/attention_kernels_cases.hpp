@@ -14,7 +14,7 @@ std::vector<checking::CheckCase> attention_kernels_cases(bool small = false);
 
 /// Decode problems: 1 to 64 queries against many keys, groups of 1 to 16 heads and odd lengths. They have every kind of
 /// mask, offsets, fields of the softmax, and wide and unaligned rows.
-std::vector<checking::CheckCase> few_query_cases(bool small = false);
+std::vector<checking::CheckCase> split_kv_cases(bool small = false);
 
 /// Random inputs with infinities and NaN in some rows of q, k, v and d_o. They must reach the outputs that keep these
 /// rows, and nothing else.

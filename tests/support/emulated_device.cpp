@@ -31,7 +31,7 @@ std::string with_entry(std::string text, const std::vector<KernelLaunch>& launch
   text += emulated_entry();
   std::set<std::string> names;
   for (const KernelLaunch& launch : launches) names.insert(launch.kernel);
-  if (text.find(" attention_tile_states(") != std::string::npos) names.insert("attention_tile_states");
+  if (text.find(" attention_block_mask(") != std::string::npos) names.insert("attention_block_mask");
   for (const std::string& name : names) {
     const bool mapped =
         std::ranges::any_of(launches, [&](const KernelLaunch& each) { return each.kernel == name && each.mapped; });

@@ -55,7 +55,7 @@ class EmulatedKernels {
   EmulatedKernels(const compiler::CompiledProblem& problem, backend::Direction direction,
                   const backend::kernels::TileShape& shape, const EmulatedLaunches::Fault& fault = {},
                   const EmulatedLaunches::Fault& another_fault = {});
-  /// Those of any family.
+  /// The kernels of any family's variant.
   EmulatedKernels(const backend::kernels::Work& work, const backend::kernels::Variant& variant,
                   const EmulatedLaunches::Fault& fault = {});
 

@@ -190,7 +190,7 @@ inline void multiply(unsigned warp, Step* const (&lanes)[32]) {
 
 inline void ask(float (*sums)[4], int columns, Factor a, unsigned b, bool adds) {
   Products& own = products[current];
-  if (!own.begun) fail("a product before begin_products()");
+  if (!own.begun) fail("a product before wgmma_fence()");
   Step step{sums, columns, a, b, adds, false, {}};
   bool under_way = false;
   const auto look = [&](const std::vector<Step>& steps) {
@@ -252,8 +252,8 @@ inline int uniform(int value) {
   return (int)warp.out[lane][0];
 }
 
-inline void begin_barrier(Barrier* barrier, int arrivals) { emulated::phases[barrier] = {arrivals, arrivals, 0, 0}; }
-inline void publish_barriers() {}
+inline void mbarrier_init(Barrier* barrier, int arrivals) { emulated::phases[barrier] = {arrivals, arrivals, 0, 0}; }
+inline void fence_mbarrier_init() {}
 inline void arrive(Barrier* barrier) {
   emulated::Phase& phase = emulated::phase_of(barrier);
   if (--phase.left < 0) emulated::fail("more arrivals than a barrier has");
@@ -264,13 +264,13 @@ inline void arrive_and_expect(Barrier* barrier, int bytes) {
   emulated::phase_of(barrier).bytes += bytes;
   arrive(barrier);
 }
-inline void wait_for(Barrier* barrier, int parity) {
+inline void mbarrier_wait(Barrier* barrier, int parity) {
   if (emulated::phase_of(barrier).parity != parity) return;
   while (emulated::phase_of(barrier).parity == parity) emulated::give_way();
   ++emulated::events;
 }
 inline void fetch_map(const TensorMap*) {}
-inline void copy_box(void* to, const TensorMap* map, Barrier* barrier, int dim, int row, int h, int b) {
+inline void tma_load(void* to, const TensorMap* map, Barrier* barrier, int dim, int row, int h, int b) {
   if (emulated::address_of(to) % 128 != 0) emulated::fail("a box that is not aligned");
   emulated::ask_copy({(Half*)to, map, barrier, dim, row, h, b, nullptr, kBoxRows * 128});
 }
@@ -279,7 +279,7 @@ inline void copy_bytes(void* to, const void* from, int bytes, Barrier* barrier) 
     emulated::fail("a copy that is not aligned");
   emulated::ask_copy({(Half*)to, nullptr, barrier, 0, 0, 0, 0, from, bytes});
 }
-inline void publish_writes() {}
+inline void fence_proxy_async() {}
 inline void store_matrices(Half* row, const unsigned (&in)[4]) {
   const unsigned lane = emulated::current % 32;
   emulated::Warp& warp = emulated::warps[emulated::current / 32];
@@ -300,23 +300,23 @@ inline void add_in_order(float& sum, float x, float y) { sum = multiply_add(x, y
 inline void meet(int number, int threads) { emulated::meet_at(number, threads); }
 inline void arrive_at(int number, int threads) { emulated::arrive(number, threads, false); }
 template <int kRegisters>
-inline void take_registers() {}
+inline void setmaxnreg_inc() {}
 template <int kRegisters>
-inline void give_registers() {}
+inline void setmaxnreg_dec() {}
 
 inline unsigned tile_view(const Half* tile, int rows) {
   if (shared_address(tile) % 1024 != 0) emulated::fail("a tile that is not aligned");
   return (shared_address(tile) & 0x3ffffu) >> 4 | (unsigned)(rows * 128) >> 4 << 16;
 }
 inline unsigned moved_by(unsigned view, int bytes) { return view + (unsigned)(bytes >> 4); }
-inline void begin_products() { emulated::products[emulated::current].begun = true; }
-inline void end_products() { emulated::end_group(); }
+inline void wgmma_fence() { emulated::products[emulated::current].begun = true; }
+inline void wgmma_commit() { emulated::end_group(); }
 template <int kLeft>
-inline void wait_for_products() {
+inline void wgmma_wait() {
   emulated::wait_for_groups(kLeft);
 }
 template <class Values>
-inline void pin(Values& values) {
+inline void fence_operand(Values& values) {
   asm volatile("" : : "r"(&values) : "memory");
 }
 

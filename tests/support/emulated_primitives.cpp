@@ -303,7 +303,7 @@ inline void wait_for_copies_but() { emulated_copies(emulated::threads[emulated::
 inline void wait_for_copies() { emulated_copies(emulated::threads[emulated::current].group + 1); }
 template <int kTeamWarps>
 inline void team_barrier(int team) { emulated::team_meet(team, 32 * kTeamWarps); }
-inline void everyone_meets() { emulated::meet_at(0, (int)emulated::threads.size()); }
+inline void cta_sync() { emulated::meet_at(0, (int)emulated::threads.size()); }
 inline void block_barrier() { emulated::block_meet(false); }
 inline bool any_of_block(bool condition) { return emulated::block_meet(condition); }
 inline unsigned ballot(bool condition) {

@@ -11,8 +11,8 @@ std::shared_ptr<const TiledVariant> tiled_variant(const TileShape& shape) {
   switch (shape.family) {
     case Family::kPortable: return portable_variant(shape);
     case Family::kHopper: return hopper_variant(shape);
-    case Family::kFewQueries:
-    case Family::kHopperFewQueries: return split_kv_variant(shape);
+    case Family::kSplitKv:
+    case Family::kHopperSplitKv: return split_kv_variant(shape);
   }
   fail_bug("unknown family of kernels ", static_cast<int>(shape.family));
 }

@@ -103,7 +103,7 @@ def flex_attention(
     dropout_p: the part of the weights that is dropped, from 0 to below 1; the others grow by 1 / (1 - dropout_p). Which ones follows from PyTorch's
         CPU generator (torch.manual_seed).
 
-    descale_q, descale_k, descale_v: with tensors of eight bits, what each is multiplied by to be the numbers that it stands for: a positive number, or
+    descale_q, descale_k, descale_v: the factors of FP8 tensors, value = stored * descale: a positive number, or
         a float tensor of one element on query's device; 1 without it. Derivatives take them for constants.
     scale_o: what the output is multiplied by before it is rounded to eight bits, likewise; what is beyond the largest number becomes that.
     out_dtype: of the output, where query is of eight bits; torch.bfloat16 without it. With one of eight bits, and no other, there is a scale_o.
@@ -111,7 +111,7 @@ def flex_attention(
     out: the tensor that the output is written to and that is returned in its place, where gradients are off. It overlaps no other tensor of the call; where it
         has other strides than an output, it is copied to.
 
-    Tensors of eight bits have no gradient themselves (UnsupportedError); captured tensors have, where out_dtype is of 16 bits or more.
+    FP8 tensors have no gradient themselves (UnsupportedError); captured tensors have, where out_dtype is of 16 bits or more.
 
     The functions may close over tensors: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and to
     every captured float tensor. docs/guide/functions.md says what the functions can be made of.

@@ -18,7 +18,7 @@
 
 namespace scoremod::backend::kernels {
 
-/// What kernels compute of a problem: attention, or its gradients and with them those of some operands.
+/// A direction of a problem: attention, or its gradients and with them those of some operands.
 struct Work {
   const compiler::CompiledProblem& problem;
   Direction direction = Direction::kForward;
@@ -39,7 +39,7 @@ class Variant {
   virtual CallLayout layout(const Work& work) const = 0;
   /// The time of a call on a device with these rates.
   virtual Prediction time(const Work& work, const DeviceRates& rates) const = 0;
-  /// What people read: "hopper kernels with tiles of 128x128".
+  /// The text that people read: "hopper kernels with tiles of 128x128".
   virtual std::string label(const Work& work) const = 0;
   /// Writes what tells it from other variants in its source or its branches, but not what is an argument of kernels.
   virtual void write(CanonicalWriter& out) const = 0;

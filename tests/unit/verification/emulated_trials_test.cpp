@@ -36,12 +36,12 @@ std::vector<TileShape> shapes_of(const AttentionProblem& problem, Direction dire
   std::vector<TileShape> shapes{backend::kernels::tile_shape(problem, direction)};
   if (backend::kernels::hopper_objections(problem, direction, kHopper).empty())
     shapes.push_back(backend::kernels::hopper_shapes(problem, direction).front());
-  if (direction == Direction::kBackward || !backend::kernels::few_query_objections(problem).empty()) return shapes;
+  if (direction == Direction::kBackward || !backend::kernels::split_kv_objections(problem).empty()) return shapes;
   backend::DeviceProperties device;
   device.compute_capability = kHopper;
   device.multiprocessors = 8;
   device.shared_memory_per_block = 232448;
-  shapes.push_back(backend::kernels::few_query_shapes(problem, device).front());
+  shapes.push_back(backend::kernels::split_kv_shapes(problem, device).front());
   return shapes;
 }
 

@@ -94,8 +94,8 @@ BuildResult KernelsRecipe::build(const Target& target) const {
     return BuildResult{nullptr, concat(variant_->label(work()), ": ", why...)};
   };
   if (serializes_products(report)) return refused("ptxas serializes WGMMAs");
-  const std::int64_t spilled = spilled_bytes(report);
-  if (spilled > kHarmlessSpill && !variant_->may_spill()) return refused(spilled, " bytes of registers spill");
+  const std::int64_t spill_bytes = register_spill_bytes(report);
+  if (spill_bytes > kHarmlessSpill && !variant_->may_spill()) return refused(spill_bytes, " bytes of registers spill");
   return {std::make_shared<const Images>(std::move(images)), ""};
 }
 
@@ -129,7 +129,7 @@ bool serializes_products(const std::string& report) {
   return false;
 }
 
-std::int64_t spilled_bytes(const std::string& report) {
+std::int64_t register_spill_bytes(const std::string& report) {
   constexpr std::string_view kWords = " bytes spill ";
   std::int64_t most = 0;
   for (std::size_t at = report.find(kWords); at != std::string::npos; at = report.find(kWords, at + 1)) {

@@ -73,7 +73,7 @@ class KernelsRecipe final : public Recipe {
 };
 
 /// The most bytes that one of the kernels keeps in memory for want of registers, by what ptxas says of them.
-std::int64_t spilled_bytes(const std::string& report);
+std::int64_t register_spill_bytes(const std::string& report);
 /// Whether products of warpgroups do not run beside other work, by what ptxas says.
 bool serializes_products(const std::string& report);
 

@@ -31,7 +31,7 @@ struct FusedGains : KeyGains {
     diagonals.begin(words);
   }
   SCOREMOD_MEMBER void begin_columns(int n) {
-    if (kDifferenceTargets > 0 && n % kColumns == 0) group_meets();  // nobody reads the last diagonals any more
+    if (kDifferenceTargets > 0 && n % kColumns == 0) warpgroup_sync();  // nobody reads the last diagonals any more
   }
   SCOREMOD_MEMBER void add(const Arguments& p, const Differentiated& element, int n, int e, int b, int q, int kv) {
 #pragma unroll
@@ -43,7 +43,7 @@ struct FusedGains : KeyGains {
   }
   SCOREMOD_MEMBER void end_columns(const Arguments& p, int n, int b, int first_query, int first_key) {
     if (kDifferenceTargets == 0 || n % kColumns != kColumns - 1) return;
-    group_meets();
+    warpgroup_sync();
     diagonals.add_step(own_diagonal_sums(p, b, h, first_key / kKeys), first_query + (n + 1) * 8 - kDiagonalStep);
   }
   SCOREMOD_MEMBER void end_head(const Arguments& p, int b, int first_key) {
@@ -91,11 +91,11 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
   }
 
   SCOREMOD_MEMBER void take_steps() {
-    begin_turns();
-    wait_for(tiles.full, 0);
-    ask_scores();
-    ask_products();
-    wait_for_products<0>();
+    scheduler_begin();
+    mbarrier_wait(tiles.full, 0);
+    issue_scores();
+    issue_products();
+    wgmma_wait<0>();
     differentiate_step();
     share_gradients();
     bool has_box = false;
@@ -103,17 +103,17 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
       end_heads();
       const int last = ring.stage;
       ring.advance();
-      wait_for(tiles.full + ring.stage, ring.phase);
-      await_turn();
+      mbarrier_wait(tiles.full + ring.stage, ring.phase);
+      scheduler_wait();
       if (kDqOrder == kEarlyAdditions)
-        ask_dq_first(last, has_box);
+        issue_dq_first(last, has_box);
       else
-        ask_dq_last(last, has_box);
-      ask_products();
-      pass_turn();
+        issue_dq_last(last, has_box);
+      issue_products();
+      scheduler_pass();
       box = last_box;
       has_box = true;
-      wait_for_products<0>();
+      wgmma_wait<0>();
       own_tile = next_tile(own_tile);
       differentiate_step();
       share_gradients();
@@ -122,7 +122,7 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
     ask_dk(ring.stage);
     end_heads();
     block_barrier();
-    if (kDqOrder == kLateFence) publish_writes();
+    if (kDqOrder == kLateFence) fence_proxy_async();
     if (has_box) finish_dq(next_tile(next_tile(own_tile)), box);
     finish_dq(own_tile, last_box);
   }
@@ -130,32 +130,32 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
   // Issues the rest of the last step, and the scores of the next one. Registers of the weights and gradients, then
   // those of dq, are free before more WGMMAs are issued; the next one runs meanwhile. The first step has no step before
   // it, and its product is ignored.
-  SCOREMOD_MEMBER void ask_dq_last(int last, bool has_box) {
+  SCOREMOD_MEMBER void issue_dq_last(int last, bool has_box) {
     ask_dv(last);
     ask_dk(last);
-    if (kDqOrder == kLateFence) publish_writes();  // waits beside these products
-    ask_dq(next_tile(next_tile(own_tile)));
-    wait_for_products<1>();
+    if (kDqOrder == kLateFence) fence_proxy_async();  // waits beside these products
+    issue_dq(next_tile(next_tile(own_tile)));
+    wgmma_wait<1>();
     pin_sums();
-    leave(tiles.empty + last);
-    ask_scores();
-    wait_for_products<1>();
-    pin(dq.at[0]);
+    consumer_release(tiles.empty + last);
+    issue_scores();
+    wgmma_wait<1>();
+    fence_operand(dq.at[0]);
     if (has_box) add_dq(box);
   }
   // The additions begin beside the other WGMMAs, and have more time until the next fence. But scores begin later,
   // because there are no registers for them before these WGMMAs end.
-  SCOREMOD_MEMBER void ask_dq_first(int last, bool has_box) {
-    ask_dq(next_tile(next_tile(own_tile)));
+  SCOREMOD_MEMBER void issue_dq_first(int last, bool has_box) {
+    issue_dq(next_tile(next_tile(own_tile)));
     ask_dv(last);
     ask_dk(last);
-    wait_for_products<2>();
-    pin(dq.at[0]);
+    wgmma_wait<2>();
+    fence_operand(dq.at[0]);
     if (has_box) add_dq(box);
-    wait_for_products<0>();
+    wgmma_wait<0>();
     pin_sums();
-    leave(tiles.empty + last);
-    ask_scores();
+    consumer_release(tiles.empty + last);
+    issue_scores();
   }
 
   SCOREMOD_MEMBER static int next_tile(int tile) { return tile == kKeysStorage.gradient_tiles - 1 ? 0 : tile + 1; }
@@ -175,16 +175,16 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
       const int n = 2 * k + lane / 16;
       store_matrices(own + 2 * k / 8 * kKeys * 64 + row * 64 + (n % 8 ^ row % 8) * 8, gradients[k]);
     }
-    if (kDqOrder != kLateFence) publish_writes();
+    if (kDqOrder != kLateFence) fence_proxy_async();
   }
 
-  SCOREMOD_MEMBER void ask_dq(int tile) {
-    begin_products();
+  SCOREMOD_MEMBER void issue_dq(int tile) {
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kKeys; k += 16)
       Product<64>::of_columns(dq.at[0], moved_by(all_gradients, tile * kKeysStorage.gradient_tile.bytes + k * 128),
                               moved_by(all_k, k * 128), k != 0);
-    end_products();
+    wgmma_commit();
   }
   SCOREMOD_MEMBER void add_dq(int to) {
     float* const sums = own_sums(p.call, to);
@@ -192,9 +192,9 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
     for (int n = 0; n < 8; ++n) add_to_memory(sums + n * kNextSums, dq.at[0][n]);
   }
   SCOREMOD_MEMBER void finish_dq(int tile, int to) {
-    ask_dq(tile);
-    wait_for_products<0>();
-    pin(dq.at[0]);
+    issue_dq(tile);
+    wgmma_wait<0>();
+    fence_operand(dq.at[0]);
     add_dq(to);
   }
 };

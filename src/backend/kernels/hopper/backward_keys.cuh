@@ -4,5 +4,5 @@
 #include "backend/kernels/hopper/key_groups.cuh"
 
 SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_keys(SCOREMOD_MAPPED_ARGUMENT all) {
-  write_keys<true, !kSplitKeys, KeyGroup<true, !kSplitKeys>>(all);
+  write_keys<true, !kSeparateDv, KeyGroup<true, !kSeparateDv>>(all);
 }

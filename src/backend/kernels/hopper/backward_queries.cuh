@@ -29,14 +29,14 @@ struct QueryTiles {
     diagonals = (float*)(shared + kAt.diagonals);
   }
   SCOREMOD_MEMBER void begin() const {
-    begin_barrier(own_full, 2);
+    mbarrier_init(own_full, 2);
     for (int i = 0; i < kKeyStages; ++i) {
-      begin_barrier(k_full + i, 1);
-      begin_barrier(v_full + i, 1);
-      begin_barrier(k_empty + i, kWarps);
-      begin_barrier(v_empty + i, kWarps);
+      mbarrier_init(k_full + i, 1);
+      mbarrier_init(v_full + i, 1);
+      mbarrier_init(k_empty + i, kWarps);
+      mbarrier_init(v_empty + i, kWarps);
     }
-    publish_barriers();
+    fence_mbarrier_init();
   }
 };
 
@@ -53,10 +53,10 @@ SCOREMOD_FUNCTION void produce_keys(const MappedArguments& all, const QueryTiles
   Ring<kKeyStages> ring;
   do {
     const int first = steps.first_key(), head = h / call.group;
-    wait_for(tiles.k_empty + ring.stage, ring.phase ^ 1);
+    mbarrier_wait(tiles.k_empty + ring.stage, ring.phase ^ 1);
     fill_tile<kKeyStep, kDimQk>(tiles.k + ring.stage * (QueryTiles::kKBytes / 2), call.k, all.k,
                                 tiles.k_full + ring.stage, b, head, first, keys);
-    wait_for(tiles.v_empty + ring.stage, ring.phase ^ 1);
+    mbarrier_wait(tiles.v_empty + ring.stage, ring.phase ^ 1);
     fill_tile<kKeyStep, kDimV>(tiles.v + ring.stage * (QueryTiles::kVBytes / 2), call.v, all.v,
                                tiles.v_full + ring.stage, b, head, first, keys);
     ring.advance();
@@ -80,19 +80,19 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const QueryTiles& tiles,
   Sums<1, kKeyStep> scores, products;
   unsigned gradients[kKeyStep / 16][4];
   // Issues S = Q K^T and dP = dO V^T of a step.
-  const auto ask_products = [&] {
-    wait_for(tiles.k_full + ring.stage, ring.phase);
-    begin_products();
-    ask_product_of_rows<kDimQk, kQueries, kKeyStep>(scores, q, moved_by(k, ring.stage * QueryTiles::kKBytes));
-    wait_for(tiles.v_full + ring.stage, ring.phase);
-    ask_product_of_rows<kDimV, kQueries, kKeyStep>(products, d_o, moved_by(v, ring.stage * QueryTiles::kVBytes));
-    end_products();
+  const auto issue_products = [&] {
+    mbarrier_wait(tiles.k_full + ring.stage, ring.phase);
+    wgmma_fence();
+    issue_wgmma_abt<kDimQk, kQueries, kKeyStep>(scores, q, moved_by(k, ring.stage * QueryTiles::kKBytes));
+    mbarrier_wait(tiles.v_full + ring.stage, ring.phase);
+    issue_wgmma_abt<kDimV, kQueries, kKeyStep>(products, d_o, moved_by(v, ring.stage * QueryTiles::kVBytes));
+    wgmma_commit();
   };
   const auto differentiate_step = [&] {
-    pin(scores.at[0]);
-    pin(products.at[0]);
-    leave(tiles.v_empty + ring.stage);
-    if (kDifferenceTargets > 0) group_meets();  // nobody reads the last step's diagonals any more
+    fence_operand(scores.at[0]);
+    fence_operand(products.at[0]);
+    consumer_release(tiles.v_empty + ring.stage);
+    if (kDifferenceTargets > 0) warpgroup_sync();  // nobody reads the last step's diagonals any more
     // Rows beyond the last have no diagonals.
     const bool ends = kDifferenceTargets > 0 && (query_tile + 1) * kQueries > call.seq_q;
     if (steps.walk.partial || ends)
@@ -100,41 +100,41 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const QueryTiles& tiles,
     else
       differentiate_tile<false>(p, scores, products, terms, gains, b, h, first_query, steps.first_key());
     if (kDifferenceTargets > 0) {
-      group_meets();
+      warpgroup_sync();
       gains.diagonals.add_step(own_diagonal_sums(p, b, h, query_tile), steps.first_key());
     }
   };
-  begin_turns();
-  wait_for(tiles.own_full, 0);
-  ask_products();
-  wait_for_products<0>();
+  scheduler_begin();
+  mbarrier_wait(tiles.own_full, 0);
+  issue_products();
+  wgmma_wait<0>();
   differentiate_step();
-  round_to_halves<kKeyStep>(gradients, scores);
+  round_to_16bit<kKeyStep>(gradients, scores);
   // S and dP of this step are issued, then dQ += dS K of the last one, which runs beside this step's gradients.
   while (steps.next(call, b, h)) {
     const int last = ring.stage;
     ring.advance();
-    await_turn();
-    pin(gradients);
-    pin(dq.at[0]);
-    ask_products();
-    ask_product<kDimQk, kKeyStep>(dq, gradients, moved_by(k, last * QueryTiles::kKBytes));
-    end_products();
-    pass_turn();
-    wait_for_products<1>();
+    scheduler_wait();
+    fence_operand(gradients);
+    fence_operand(dq.at[0]);
+    issue_products();
+    issue_wgmma_ab<kDimQk, kKeyStep>(dq, gradients, moved_by(k, last * QueryTiles::kKBytes));
+    wgmma_commit();
+    scheduler_pass();
+    wgmma_wait<1>();
     differentiate_step();
-    wait_for_products<0>();
-    pin(dq.at[0]);
-    leave(tiles.k_empty + last);
-    round_to_halves<kKeyStep>(gradients, scores);
+    wgmma_wait<0>();
+    fence_operand(dq.at[0]);
+    consumer_release(tiles.k_empty + last);
+    round_to_16bit<kKeyStep>(gradients, scores);
   }
-  pin(gradients);
-  pin(dq.at[0]);
-  begin_products();
-  ask_product<kDimQk, kKeyStep>(dq, gradients, moved_by(k, ring.stage * QueryTiles::kKBytes));
-  end_products();
-  wait_for_products<0>();
-  pin(dq.at[0]);
+  fence_operand(gradients);
+  fence_operand(dq.at[0]);
+  wgmma_fence();
+  issue_wgmma_ab<kDimQk, kKeyStep>(dq, gradients, moved_by(k, ring.stage * QueryTiles::kKBytes));
+  wgmma_commit();
+  wgmma_wait<0>();
+  fence_operand(dq.at[0]);
 }
 
 SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_queries(SCOREMOD_MAPPED_ARGUMENT all) {
@@ -145,12 +145,12 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_queries(SCOREMOD_MAPPED_AR
   const int b = place.b, h = place.h, query_tile = place.query_tile;
   if (kRaggedQueries && query_tile * kQueries >= queries_of(call, b)) return write_no_gains(all.rest, b, h, query_tile);
   if (threadIdx.x == 0) tiles.begin();
-  everyone_meets();
+  cta_sync();
   if (threadIdx.x >= kThreads) {
-    give_registers<kProducerRegisters>();
+    setmaxnreg_dec<kProducerRegisters>();
     produce_keys(all, tiles, b, h, query_tile);
   } else {
-    take_registers<kConsumerRegisters>();
+    setmaxnreg_inc<kConsumerRegisters>();
     Sums<1, padded(kDimQk)> dq;
     dq.clear();
     RowGains gains;

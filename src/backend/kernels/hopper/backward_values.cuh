@@ -4,5 +4,5 @@
 #include "backend/kernels/hopper/key_groups.cuh"
 
 SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_values(SCOREMOD_MAPPED_ARGUMENT all) {
-  if (kSplitKeys) write_keys<false, kSplitKeys, KeyGroup<false, kSplitKeys>>(all);
+  if (kSeparateDv) write_keys<false, kSeparateDv, KeyGroup<false, kSeparateDv>>(all);
 }

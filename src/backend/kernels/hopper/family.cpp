@@ -39,7 +39,7 @@ class HopperVariant final : public TiledVariant {
     const bool forward = work.direction == Direction::kForward;
     const TiledTimes& direct = forward ? kForwardTimes : shape().fused ? kHopperFusedTimes : kBackwardTimes;
     Prediction predicted = time_from(work, rates, direct, is_small(work));
-    if (shape().persistent_blocks > 0) predicted.milliseconds *= persistent_time_part(work.problem, mask_work(work));
+    if (shape().persistent_ctas > 0) predicted.milliseconds *= persistent_time_part(work.problem, mask_work(work));
     if (shape().ordered) predicted.milliseconds *= ordered_time_part(mask_work(work));
     if (!shape().fused) return predicted;
     predicted.milliseconds *= kOrderWorth;
@@ -51,7 +51,7 @@ class HopperVariant final : public TiledVariant {
   KernelFiles files(Direction direction) const override {
     if (direction == Direction::kForward) {
       return {{},
-              {shape().persistent_blocks > 0 ? "backend/kernels/hopper/persistent_forward.cuh"
+              {shape().persistent_ctas > 0 ? "backend/kernels/hopper/persistent_forward.cuh"
                                              : "backend/kernels/hopper/forward.cuh"}};
     }
     constexpr const char* kRows = "backend/kernels/shared/backward_rows.cuh";
@@ -59,7 +59,7 @@ class HopperVariant final : public TiledVariant {
       return {{kRows, "backend/kernels/hopper/write_queries.cuh"}, {"backend/kernels/hopper/backward_fused.cuh"}};
     KernelFiles files{{kRows, "backend/kernels/hopper/backward_queries.cuh"},
                       {"backend/kernels/hopper/backward_keys.cuh"}};
-    if (shape().split_keys) files.large.emplace_back("backend/kernels/hopper/backward_values.cuh");
+    if (shape().separate_dv) files.large.emplace_back("backend/kernels/hopper/backward_values.cuh");
     return files;
   }
 
@@ -69,7 +69,7 @@ class HopperVariant final : public TiledVariant {
 
  private:
   bool is_small(const Work& work) const {
-    if (shape().persistent_blocks > 0 || shape().fused || shape().ordered || shape().copied_operand) return false;
+    if (shape().persistent_ctas > 0 || shape().fused || shape().ordered || shape().loaded_bias) return false;
     return shape() != hopper_shapes(work.problem.problem, work.direction).front();
   }
 
@@ -77,13 +77,13 @@ class HopperVariant final : public TiledVariant {
     const AttentionProblem& p = work.problem.problem;
     KernelLaunch forward{"hopper_forward", layout.query_tiles * p.batch * p.heads_q, shape().threads(),
                          hopper_forward_storage(shape(), p.dim_qk, p.dim_v).bytes, true};
-    if (shape().persistent_blocks > 0) {
+    if (shape().persistent_ctas > 0) {
       const MaskKnowledge mask = mask_knowledge(work.problem, work.direction);
       layout.add_workspace(&device::AttentionArguments::taken, sizeof(int));
       // The kernel that finds states counts from 0 anew too.
       if (!mask.has_states() || mask.same_in_every_call) layout.add_launch({"hopper_begin_items", 1, kWarpThreads, 0});
       forward.kernel = "hopper_persistent_forward";
-      forward.blocks = std::min<std::int64_t>(forward.blocks, shape().persistent_blocks);
+      forward.blocks = std::min<std::int64_t>(forward.blocks, shape().persistent_ctas);
       layout.blocks = static_cast<int>(forward.blocks);
     }
     layout.add_launch(std::move(forward));
@@ -99,7 +99,7 @@ class HopperVariant final : public TiledVariant {
                       hopper_keys_storage(shape(), p).bytes, true};
     layout.add_launch(keys);
     keys.kernel = "hopper_backward_values";
-    if (shape().split_keys) layout.add_launch(keys);
+    if (shape().separate_dv) layout.add_launch(keys);
   }
 
   void add_fused(CallLayout& layout, const Work& work) const {
@@ -144,7 +144,7 @@ Variants fused_variants(const Work& work, std::vector<UnsupportedReason>& reason
     found.insert(found.begin(), one.begin(), one.end());
   };
   add(hopper_fused_shape(problem));
-  if (const auto operand = copied_operand(problem, work.direction)) add(copying_fused_shape(problem, *operand));
+  if (const auto operand = loaded_bias(problem, work.direction)) add(copying_fused_shape(problem, *operand));
   return found;
 }
 
@@ -164,7 +164,7 @@ Variants variants(const Work& work, const DeviceProperties& device, std::vector<
   if (device.multiprocessors > 0 && has_persistent_hopper_shape(problem))
     shapes.push_back(persistent_hopper_shape(problem, device.multiprocessors));
   const std::vector<TileShape> ordered = ordered_hopper_shapes(work.problem, shapes);
-  if (const auto operand = copied_operand(problem, work.direction))
+  if (const auto operand = loaded_bias(problem, work.direction))
     shapes.push_back(copying_hopper_shape(problem, *operand));
   Variants found = of_shapes(shapes);
   append(found, of_shapes(ordered));

@@ -7,7 +7,7 @@
 SCOREMOD_FUNCTION void produce_forward(const MappedArguments& all, const ForwardTiles& tiles, int b, int h,
                                        int query_tile) {
   const AttentionArguments& call = all.rest.call;
-  if (one_thread_copies(call) && threadIdx.x >= kThreads + 32) return;
+  if (one_thread_loads(call) && threadIdx.x >= kThreads + 32) return;
   TileWalk<false> walk;
   walk.begin(call, b, h, query_tile);
   if (!walk.next(call, b, h)) return;
@@ -24,8 +24,8 @@ SCOREMOD_FUNCTION void consume_forward(const Arguments& p, const ForwardTiles& t
   walk.begin(p.call, b, h, query_tile);
   if (!walk.next(p.call, b, h)) return;
   Ring<kStages> ring;
-  begin_turns();
-  wait_for(tiles.q_full, 0);
+  scheduler_begin();
+  mbarrier_wait(tiles.q_full, 0);
   consume_keys(p, tiles, tiles.q, rows, walk, ring, b, h, first_query);
 }
 
@@ -37,12 +37,12 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_forward(SCOREMOD_MAPPED_ARGUMENT al
   const int b = item.b, h = item.h, query_tile = item.query_tile;
   if (is_over(call, item)) return;
   if (threadIdx.x == 0) tiles.begin();
-  everyone_meets();
+  cta_sync();
   if (threadIdx.x >= kThreads) {
-    give_registers<kProducerRegisters>();
+    setmaxnreg_dec<kProducerRegisters>();
     produce_forward(all, tiles, b, h, query_tile);
   } else {
-    take_registers<kConsumerRegisters>();
+    setmaxnreg_inc<kConsumerRegisters>();
     SoftmaxRows rows;
     rows.clear();
     consume_forward(all.rest, tiles, rows, b, h, query_tile);

@@ -12,11 +12,11 @@ SCOREMOD_FUNCTION bool is_over(const AttentionArguments& call, const QueryPlace&
 }
 
 constexpr HopperForwardStorage kForwardStorage{kDimQk,  kDimV,        kQueries,    kKeys,
-                                               kStages, kQueryStages, kPersistent, kCopiesOperand};
+                                               kStages, kQueryStages, kPersistent, kLoadsBias};
 
 struct ForwardTiles {
   Half *q, *k, *v;
-  Half* copied;  // tiles of an operand, where kCopiesOperand
+  Half* copied;  // tiles of an operand, where kLoadsBias
   Barrier *q_full, *q_empty, *k_full, *k_empty, *v_full, *v_empty, *copied_full, *copied_empty;
   GivenItem* given;  // these three of the persistent kernel
   ItemNote* notes;
@@ -46,33 +46,33 @@ struct ForwardTiles {
   }
   SCOREMOD_MEMBER void begin() const {
     for (int i = 0; i < kQueryStages; ++i) {
-      begin_barrier(q_full + i, 1);
-      if (kPersistent) begin_barrier(q_empty + i, kWarps);
+      mbarrier_init(q_full + i, 1);
+      if (kPersistent) mbarrier_init(q_empty + i, kWarps);
     }
     for (int i = 0; kPersistent && i < kNotes; ++i) notes[i].count = -1;
     for (int i = 0; i < kStages; ++i) {
-      begin_barrier(k_full + i, 1);
-      begin_barrier(v_full + i, 1);
-      begin_barrier(k_empty + i, kWarps);
-      begin_barrier(v_empty + i, kWarps);
-      if (!kCopiesOperand) continue;
-      begin_barrier(copied_full + i, 1);
-      begin_barrier(copied_empty + i, kWarps);
+      mbarrier_init(k_full + i, 1);
+      mbarrier_init(v_full + i, 1);
+      mbarrier_init(k_empty + i, kWarps);
+      mbarrier_init(v_empty + i, kWarps);
+      if (!kLoadsBias) continue;
+      mbarrier_init(copied_full + i, 1);
+      mbarrier_init(copied_empty + i, kWarps);
     }
-    publish_barriers();
+    fence_mbarrier_init();
   }
 };
 
 // One thread issues all TMA loads; the others of its warpgroup then have nothing to do.
-SCOREMOD_FUNCTION bool one_thread_copies(const AttentionArguments& call) {
-  return call.q.aligned && call.k.aligned && call.v.aligned && (!kCopiesOperand || call.copied.aligned);
+SCOREMOD_FUNCTION bool one_thread_loads(const AttentionArguments& call) {
+  return call.q.aligned && call.k.aligned && call.v.aligned && (!kLoadsBias || call.copied.aligned);
 }
 
 // Loads the operand's numbers for a tile of scores.
 SCOREMOD_FUNCTION void produce_copied(const MappedArguments& all, const ForwardTiles& tiles, const Ring<kStages>& ring,
                                       int b, int h, int query_tile, int first_key) {
   const AttentionArguments& call = all.rest.call;
-  wait_for(tiles.copied_empty + ring.stage, ring.phase ^ 1);
+  mbarrier_wait(tiles.copied_empty + ring.stage, ring.phase ^ 1);
   fill_tile<kQueries, kKeys>(tiles.copied + ring.stage * (ForwardTiles::kCopiedBytes / 2), call.copied, all.copied,
                              tiles.copied_full + ring.stage, call.copied.batch == 0 ? 0 : b,
                              call.copied.head == 0 ? 0 : h, query_tile * kQueries, call.seq_q, first_key, call.seq_kv);
@@ -85,11 +85,11 @@ SCOREMOD_FUNCTION void produce_keys(const MappedArguments& all, const ForwardTil
   const int keys = keys_of(call, b);
   do {
     const int first = walk.tile * kKeys, head = h / call.group;
-    wait_for(tiles.k_empty + ring.stage, ring.phase ^ 1);
+    mbarrier_wait(tiles.k_empty + ring.stage, ring.phase ^ 1);
     fill_tile<kKeys, kDimQk>(tiles.k + ring.stage * (ForwardTiles::kKBytes / 2), call.k, all.k,
                              tiles.k_full + ring.stage, b, head, first, keys);
-    if (kCopiesOperand) produce_copied(all, tiles, ring, b, h, query_tile, first);
-    wait_for(tiles.v_empty + ring.stage, ring.phase ^ 1);
+    if (kLoadsBias) produce_copied(all, tiles, ring, b, h, query_tile, first);
+    mbarrier_wait(tiles.v_empty + ring.stage, ring.phase ^ 1);
     fill_tile<kKeys, kDimV>(tiles.v + ring.stage * (ForwardTiles::kVBytes / 2), call.v, all.v,
                             tiles.v_full + ring.stage, b, head, first, keys);
     ring.advance();
@@ -112,11 +112,11 @@ struct CopiedTile {
 SCOREMOD_FUNCTION bool modify_keys(const Arguments& p, const ForwardTiles& tiles, const Ring<kStages>& ring,
                                    Sums<1, kKeys>& scores, SoftmaxRows& rows, float (&factors)[1][2], bool partial,
                                    int b, int h, int first_query, int first_key) {
-  if constexpr (kCopiesOperand) {
-    wait_for(tiles.copied_full + ring.stage, ring.phase);
+  if constexpr (kLoadsBias) {
+    mbarrier_wait(tiles.copied_full + ring.stage, ring.phase);
     const CopiedTile copied{tiles.copied + ring.stage * (ForwardTiles::kCopiedBytes / 2)};
     const bool raised = modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key, copied);
-    leave(tiles.copied_empty + ring.stage);
+    consumer_release(tiles.copied_empty + ring.stage);
     return raised;
   } else {
     return modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key);
@@ -135,62 +135,62 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tile
   unsigned weights[kKeys / 16][4];
   float factors[1][2];
   // The prologue computes S = Q K^T (WGMMA) and the softmax of the first tile.
-  wait_for(tiles.k_full + ring.stage, ring.phase);
-  await_turn();
-  begin_products();
-  ask_product_of_rows<kDimQk, kQueries, kKeys>(scores, q, moved_by(k, ring.stage * ForwardTiles::kKBytes));
-  end_products();
-  pass_turn();
+  mbarrier_wait(tiles.k_full + ring.stage, ring.phase);
+  scheduler_wait();
+  wgmma_fence();
+  issue_wgmma_abt<kDimQk, kQueries, kKeys>(scores, q, moved_by(k, ring.stage * ForwardTiles::kKBytes));
+  wgmma_commit();
+  scheduler_pass();
   int first_key = walk.tile * kKeys;
   bool partial = walk.partial, more = walk.next(call, b, h);
-  wait_for_products<0>();
-  pin(scores.at[0]);
-  leave(tiles.k_empty + ring.stage);
+  wgmma_wait<0>();
+  fence_operand(scores.at[0]);
+  consumer_release(tiles.k_empty + ring.stage);
   modify_keys(p, tiles, ring, scores, rows, factors, partial, b, h, first_query, first_key);
   weigh(p, scores, rows, b, h, first_query, first_key);
-  round_to_halves<kKeys>(weights, scores);
+  round_to_16bit<kKeys>(weights, scores);
   while (more) {
     const Ring<kStages> last = ring;
     // S = Q K^T of this tile is issued, then O += P V of the last one, whose P is in registers.
     ring.advance();
-    wait_for(tiles.k_full + ring.stage, ring.phase);
-    await_turn();
-    pin(weights);
-    pin(rows.output.at[0]);
-    begin_products();
-    ask_product_of_rows<kDimQk, kQueries, kKeys>(scores, q, moved_by(k, ring.stage * ForwardTiles::kKBytes));
-    end_products();
-    wait_for(tiles.v_full + last.stage, last.phase);
-    begin_products();
-    ask_product<kDimV, kKeys>(rows.output, weights, moved_by(v, last.stage * ForwardTiles::kVBytes));
-    end_products();
-    pass_turn();
+    mbarrier_wait(tiles.k_full + ring.stage, ring.phase);
+    scheduler_wait();
+    fence_operand(weights);
+    fence_operand(rows.output.at[0]);
+    wgmma_fence();
+    issue_wgmma_abt<kDimQk, kQueries, kKeys>(scores, q, moved_by(k, ring.stage * ForwardTiles::kKBytes));
+    wgmma_commit();
+    mbarrier_wait(tiles.v_full + last.stage, last.phase);
+    wgmma_fence();
+    issue_wgmma_ab<kDimV, kKeys>(rows.output, weights, moved_by(v, last.stage * ForwardTiles::kVBytes));
+    wgmma_commit();
+    scheduler_pass();
     first_key = walk.tile * kKeys;
     partial = walk.partial;
     more = walk.next(call, b, h);
     // S is complete and k's stage is free, while O += P V runs beside this tile's score_mod, mask and row max.
-    wait_for_products<1>();
-    pin(scores.at[0]);
-    leave(tiles.k_empty + ring.stage);
+    wgmma_wait<1>();
+    fence_operand(scores.at[0]);
+    consumer_release(tiles.k_empty + ring.stage);
     const bool raised = modify_keys(p, tiles, ring, scores, rows, factors, partial, b, h, first_query, first_key);
     // O += P V is waited for before the exponentials. These, sums and roundings overlap if no branch is between them,
     // and the registers that weights are rounded to are free by now.
-    wait_for_products<0>();
-    pin(rows.output.at[0]);
-    leave(tiles.v_empty + last.stage);
+    wgmma_wait<0>();
+    fence_operand(rows.output.at[0]);
+    consumer_release(tiles.v_empty + last.stage);
     if (raised) scale_output(rows, factors);
     weigh(p, scores, rows, b, h, first_query, first_key);
-    round_to_halves<kKeys>(weights, scores);
+    round_to_16bit<kKeys>(weights, scores);
   }
   // The epilogue adds P V of the last tile.
-  wait_for(tiles.v_full + ring.stage, ring.phase);
-  pin(weights);
-  pin(rows.output.at[0]);
-  begin_products();
-  ask_product<kDimV, kKeys>(rows.output, weights, moved_by(v, ring.stage * ForwardTiles::kVBytes));
-  end_products();
-  wait_for_products<0>();
-  pin(rows.output.at[0]);
+  mbarrier_wait(tiles.v_full + ring.stage, ring.phase);
+  fence_operand(weights);
+  fence_operand(rows.output.at[0]);
+  wgmma_fence();
+  issue_wgmma_ab<kDimV, kKeys>(rows.output, weights, moved_by(v, ring.stage * ForwardTiles::kVBytes));
+  wgmma_commit();
+  wgmma_wait<0>();
+  fence_operand(rows.output.at[0]);
 }
 
 // Stores the warpgroup's rows, o through its rows of tile `own`. Returns whether an output is not finite.

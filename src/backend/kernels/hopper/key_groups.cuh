@@ -7,12 +7,12 @@
 #include "backend/kernels/shared/key_gradients.cuh"
 
 constexpr HopperKeysStorage kKeysStorage{kDimQk,  kDimV,  kKeys,          kStep,
-                                         kStages, kFused, kCopiesOperand, kDifferenceTargets > 0};
+                                         kStages, kFused, kLoadsBias, kDifferenceTargets > 0};
 
 struct KeyTiles {
   Half *k, *v, *q, *d_o;
   Half* gradients;  // FusedGroup's
-  Half* copied;     // where kCopiesOperand: each group's numbers of a step
+  Half* copied;     // where kLoadsBias: each group's numbers of a step
   float* terms;
   Barrier *own_full, *full, *empty;
   Barrier *copied_full, *copied_empty;  // of each group
@@ -38,16 +38,16 @@ struct KeyTiles {
     diagonals = (float*)(shared + kAt.diagonals);
   }
   SCOREMOD_MEMBER void begin() const {
-    begin_barrier(own_full, 2);
+    mbarrier_init(own_full, 2);
     for (int i = 0; i < kStages; ++i) {
-      begin_barrier(full + i, 3);
-      begin_barrier(empty + i, kWarps);
+      mbarrier_init(full + i, 3);
+      mbarrier_init(empty + i, kWarps);
     }
-    for (int i = 0; kCopiesOperand && i < kGroups; ++i) {
-      begin_barrier(copied_full + i, 1);
-      begin_barrier(copied_empty + i, kWarps / kGroups);
+    for (int i = 0; kLoadsBias && i < kGroups; ++i) {
+      mbarrier_init(copied_full + i, 1);
+      mbarrier_init(copied_empty + i, kWarps / kGroups);
     }
-    publish_barriers();
+    fence_mbarrier_init();
   }
 };
 
@@ -56,7 +56,7 @@ SCOREMOD_FUNCTION void produce_step(const MappedArguments& all, const KeyTiles& 
                                     int h, int first, int queries) {
   const AttentionArguments& call = all.rest.call;
   Barrier* const full = tiles.full + ring.stage;
-  wait_for(tiles.empty + ring.stage, ring.phase ^ 1);
+  mbarrier_wait(tiles.empty + ring.stage, ring.phase ^ 1);
   if (threadIdx.x == kThreads) {
     const int left = rows_pitch(call) - first, bytes = (left < kStep ? left : kStep) * 2 * (int)sizeof(float);
     arrive_and_expect(full, bytes);
@@ -72,7 +72,7 @@ SCOREMOD_FUNCTION void produce_step(const MappedArguments& all, const KeyTiles& 
 SCOREMOD_FUNCTION void produce_copied(const MappedArguments& all, const KeyTiles& tiles, const Ring<1>& ring, int group,
                                       int b, int h, int first_query, int key_tile) {
   const TensorArgument& copied = all.rest.call.copied;
-  wait_for(tiles.copied_empty + group, ring.phase ^ 1);
+  mbarrier_wait(tiles.copied_empty + group, ring.phase ^ 1);
   fill_tile<kStep, 64, 32>(tiles.copied + group * (KeyTiles::kCopiedBytes / 2), copied, all.copied,
                            tiles.copied_full + group, copied.batch == 0 ? 0 : b, copied.head == 0 ? 0 : h, first_query,
                            all.rest.call.seq_q, key_tile * kKeys + group * 64, all.rest.call.seq_kv);
@@ -84,7 +84,7 @@ SCOREMOD_FUNCTION void produce_queries(const MappedArguments& all, const KeyTile
   // One thread issues all TMA loads but the operand's, which a warp for each consumer warpgroup issues.
   const bool boxes = call.q.aligned && call.k.aligned && call.v.aligned && call.d_o.aligned;
   const int warp = (threadIdx.x - kThreads) / 32, group = warp - 1;
-  const bool copies = kCopiesOperand && warp > 0 && group < kGroups, copies_alone = copies && boxes;
+  const bool copies = kLoadsBias && warp > 0 && group < kGroups, copies_alone = copies && boxes;
   if (boxes && warp > 0 && !copies) return;
   QuerySteps steps;
   steps.begin(call, b, head_kv, key_tile);
@@ -159,41 +159,41 @@ struct KeyGroup {
     v = moved_by(tile_view(tiles.v, kKeys), group_bytes);
     q = tile_view(tiles.q, kStep);
     d_o = tile_view(tiles.d_o, kStep);
-    wait_for(tiles.own_full, 0);
+    mbarrier_wait(tiles.own_full, 0);
     return true;
   }
 
   // Main loop over the steps of queries. It issues dV += P^T dO and dK += dS^T Q of the last step with S^T = K Q^T and
   // dP^T = V dO^T of this one.
   SCOREMOD_MEMBER void take_steps() {
-    begin_turns();
-    wait_for(tiles.full, 0);
-    ask_scores();
-    ask_products();
-    wait_for_products<0>();
+    scheduler_begin();
+    mbarrier_wait(tiles.full, 0);
+    issue_scores();
+    issue_products();
+    wgmma_wait<0>();
     differentiate_step();
     while (steps.next(p.call, b)) {
       end_heads();
       const int last = ring.stage;
       ring.advance();
-      wait_for(tiles.full + ring.stage, ring.phase);
-      await_turn();
+      mbarrier_wait(tiles.full + ring.stage, ring.phase);
+      scheduler_wait();
       ask_dv(last);
       ask_dk(last);
-      ask_scores();
+      issue_scores();
       // The registers of the weights and gradients are free before more WGMMAs are issued.
-      wait_for_products<1>();
+      wgmma_wait<1>();
       pin_sums();
-      leave(tiles.empty + last);
-      ask_products();
-      pass_turn();
-      wait_for_products<0>();
+      consumer_release(tiles.empty + last);
+      issue_products();
+      scheduler_pass();
+      wgmma_wait<0>();
       differentiate_step();
     }
     ask_dv(ring.stage);
     ask_dk(ring.stage);
     end_heads();
-    wait_for_products<0>();
+    wgmma_wait<0>();
   }
   // Closes the sums of heads that the walk has left behind.
   SCOREMOD_MEMBER void end_heads() {
@@ -201,51 +201,51 @@ struct KeyGroup {
   }
 
   // Issues S^T = K Q^T.
-  SCOREMOD_MEMBER void ask_scores() {
-    begin_products();
-    ask_product_of_rows<kDimQk, kKeys, kStep>(scores, k, moved_by(q, ring.stage * KeyTiles::kQBytes));
-    end_products();
+  SCOREMOD_MEMBER void issue_scores() {
+    wgmma_fence();
+    issue_wgmma_abt<kDimQk, kKeys, kStep>(scores, k, moved_by(q, ring.stage * KeyTiles::kQBytes));
+    wgmma_commit();
   }
   // Issues dP^T = V dO^T.
-  SCOREMOD_MEMBER void ask_products() {
+  SCOREMOD_MEMBER void issue_products() {
     if (!kDk) return;
-    begin_products();
-    ask_product_of_rows<kDimV, kKeys, kStep>(products, v, moved_by(d_o, ring.stage * KeyTiles::kDoBytes));
-    end_products();
+    wgmma_fence();
+    issue_wgmma_abt<kDimV, kKeys, kStep>(products, v, moved_by(d_o, ring.stage * KeyTiles::kDoBytes));
+    wgmma_commit();
   }
   // Issues dV += P^T dO, with P^T in registers.
   SCOREMOD_MEMBER void ask_dv(int stage) {
     if (!kDv) return;
-    pin(weights);
-    pin(dv.at[0]);
-    begin_products();
-    ask_product<kDimV, kStep>(dv, weights, moved_by(d_o, stage * KeyTiles::kDoBytes));
-    end_products();
+    fence_operand(weights);
+    fence_operand(dv.at[0]);
+    wgmma_fence();
+    issue_wgmma_ab<kDimV, kStep>(dv, weights, moved_by(d_o, stage * KeyTiles::kDoBytes));
+    wgmma_commit();
   }
   // Issues dK += dS^T Q, with dS^T in registers.
   SCOREMOD_MEMBER void ask_dk(int stage) {
     if (!kDk) return;
-    pin(gradients);
-    pin(dk.at[0]);
-    begin_products();
-    ask_product<kDimQk, kStep>(dk, gradients, moved_by(q, stage * KeyTiles::kQBytes));
-    end_products();
+    fence_operand(gradients);
+    fence_operand(dk.at[0]);
+    wgmma_fence();
+    issue_wgmma_ab<kDimQk, kStep>(dk, gradients, moved_by(q, stage * KeyTiles::kQBytes));
+    wgmma_commit();
   }
   SCOREMOD_MEMBER void pin_sums() {
-    if (kDv) pin(dv.at[0]);
-    if (kDk) pin(dk.at[0]);
+    if (kDv) fence_operand(dv.at[0]);
+    if (kDk) fence_operand(dk.at[0]);
   }
 
   SCOREMOD_MEMBER bool partial() const { return steps.walk.partial || steps.first_query() + kStep > p.call.seq_q; }
   SCOREMOD_MEMBER const float* terms() const { return tiles.terms + ring.stage * kStep * 2; }
   SCOREMOD_MEMBER void round() {
-    if (kDv) round_to_halves<kStep>(weights, scores);
-    if (kDk) round_to_halves<kStep>(gradients, products);
+    if (kDv) round_to_16bit<kStep>(weights, scores);
+    if (kDk) round_to_16bit<kStep>(gradients, products);
   }
   SCOREMOD_MEMBER void differentiate_step() {
-    pin(scores.at[0]);
-    if (kDk) pin(products.at[0]);
-    if (kCopiesOperand) wait_for(tiles.copied_full + own_group(), step_phase());
+    fence_operand(scores.at[0]);
+    if (kDk) fence_operand(products.at[0]);
+    if (kLoadsBias) mbarrier_wait(tiles.copied_full + own_group(), step_phase());
     // Fewer registers meet after both ways where these are halves already.
     if (partial()) {
       differentiate_own<true>();
@@ -257,17 +257,17 @@ struct KeyGroup {
   }
   template <bool kMasked>
   SCOREMOD_MEMBER void differentiate_own() {
-    if constexpr (kCopiesOperand) {
+    if constexpr (kLoadsBias) {
       differentiate_part<kMasked>(p, scores, products, terms(), gains, b, steps.h, steps.first_query(), first_key,
                                   CopiedKeys(tiles));
-      leave(tiles.copied_empty + own_group());
+      consumer_release(tiles.copied_empty + own_group());
     } else {
       differentiate_part<kMasked>(p, scores, products, terms(), gains, b, steps.h, steps.first_query(), first_key);
     }
   }
   // Whether the number of steps before this one is odd, where that of stages is.
   SCOREMOD_MEMBER int step_phase() const {
-    static_assert(!kCopiesOperand || kStages % 2 == 1, "a step's phase follows from its stage");
+    static_assert(!kLoadsBias || kStages % 2 == 1, "a step's phase follows from its stage");
     return (ring.phase ^ ring.stage) & 1;
   }
 };
@@ -279,13 +279,13 @@ SCOREMOD_FUNCTION void write_keys(const MappedArguments& all) {
   const KeyTiles tiles(aligned_tiles(unaligned));
   const AttentionArguments& call = all.rest.call;
   if (threadIdx.x == 0) tiles.begin();
-  everyone_meets();
+  cta_sync();
   if (threadIdx.x >= kThreads) {
-    give_registers<kProducerRegisters>();
+    setmaxnreg_dec<kProducerRegisters>();
     const KeyPlace place = key_place(call, block_number());
     produce_queries(all, tiles, place.b, place.head_kv, place.key_tile);
   } else {
-    take_registers<kConsumerRegisters>();
+    setmaxnreg_inc<kConsumerRegisters>();
     Group keys(all.rest, tiles);
     {
       const KeyPlace place = key_place(call, block_number());

@@ -18,15 +18,15 @@ SCOREMOD_FUNCTION int take_item(const AttentionArguments& call, const ForwardTil
   int number = 0;
   if (threadIdx.x == kThreads) number = call.blocks + take_number(call.taken);
   if (alone) return uniform(number);
-  meet(kProducersMeet, kGroup);  // all have read the last one
+  meet(kProducerBarrier, kGroup);  // all have read the last one
   if (threadIdx.x == kThreads) *tiles.taken = number;
-  meet(kProducersMeet, kGroup);
+  meet(kProducerBarrier, kGroup);
   return *tiles.taken;
 }
 
 SCOREMOD_FUNCTION void produce_items(const MappedArguments& all, const ForwardTiles& tiles) {
   const AttentionArguments& call = all.rest.call;
-  const bool alone = one_thread_copies(call);
+  const bool alone = one_thread_loads(call);
   if (alone && threadIdx.x >= kThreads + 32) return;
   Ring<kStages> ring;
   int count = 0;
@@ -39,7 +39,7 @@ SCOREMOD_FUNCTION void produce_items(const MappedArguments& all, const ForwardTi
     if (!is_last) walk.begin(call, item.b, item.h, item.query_tile);
     const int stage = query_stage(count);
     Barrier* const full = tiles.q_full + stage;
-    wait_for(tiles.q_empty + stage, query_phase(count) ^ 1);
+    mbarrier_wait(tiles.q_empty + stage, query_phase(count) ^ 1);
     if (threadIdx.x == kThreads) tiles.given[stage] = {item, walk.some, walk.full};
     if (!is_last && walk.next(call, item.b, item.h)) {
       fill_tile<kQueries, kDimQk>(tiles.q + stage * (ForwardTiles::kQBytes / 2), call.q, all.q, full, item.b, item.h,
@@ -62,7 +62,7 @@ SCOREMOD_FUNCTION QueryPlace item_at(const volatile QueryPlace& item) {
 // one of its sums was not finite. So no warpgroup waits for another at the end of a tile. A note is overwritten kNotes
 // tiles later: its stage of q is loaded after every consumer has left tile count + 1, and has been here.
 SCOREMOD_FUNCTION void look_back(const Arguments& p, const ForwardTiles& tiles, int count, Half* scratch) {
-  wait_for(tiles.q_empty + query_stage(count), query_phase(count));
+  mbarrier_wait(tiles.q_empty + query_stage(count), query_phase(count));
   const ItemNote* const note = note_of(tiles, count);
   if (uniform(note->count) != count) return;
   const QueryPlace item = item_at(note->item);
@@ -80,7 +80,7 @@ SCOREMOD_FUNCTION void consume_item(const Arguments& p, const ForwardTiles& tile
   rows.clear();
   if (walk.next(p.call, item.b, item.h)) {
     consume_keys(p, tiles, own, rows, walk, ring, item.b, item.h, first_query);
-    leave(tiles.v_empty + ring.stage);
+    consumer_release(tiles.v_empty + ring.stage);
     ring.advance();
   }
   const QueryPlace same = item_at(given.item);
@@ -91,18 +91,18 @@ SCOREMOD_FUNCTION void consume_item(const Arguments& p, const ForwardTiles& tile
 
 SCOREMOD_FUNCTION void consume_items(const Arguments& p, const ForwardTiles& tiles) {
   Ring<kStages> ring;
-  begin_turns();
+  scheduler_begin();
   for (int count = 0;; ++count) {
     const int stage = query_stage(count);
     Half* const own = tiles.q + stage * (ForwardTiles::kQBytes / 2);
-    wait_for(tiles.q_full + stage, query_phase(count));
+    mbarrier_wait(tiles.q_full + stage, query_phase(count));
     const bool is_last = uniform(tiles.given[stage].item.query_tile) < 0;
     if (!is_last) consume_item(p, tiles, tiles.given[stage], own, ring, count);
     if (count > 0) look_back(p, tiles, count - 1, own);
     if (is_last) return;
     // Writes to the tile of q through the generic proxy come before the next TMA load to it (fence.proxy.async).
-    publish_writes();
-    leave(tiles.q_empty + stage);
+    fence_proxy_async();
+    consumer_release(tiles.q_empty + stage);
   }
 }
 
@@ -114,12 +114,12 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_persistent_forward(SCOREMOD_MAPPED_
   SCOREMOD_SHARED(unaligned);
   const ForwardTiles tiles(aligned_tiles(unaligned));
   if (threadIdx.x == 0) tiles.begin();
-  everyone_meets();
+  cta_sync();
   if (threadIdx.x >= kThreads) {
-    give_registers<kProducerRegisters>();
+    setmaxnreg_dec<kProducerRegisters>();
     produce_items(all, tiles);
   } else {
-    take_registers<kConsumerRegisters>();
+    setmaxnreg_inc<kConsumerRegisters>();
     consume_items(all.rest, tiles);
   }
 }

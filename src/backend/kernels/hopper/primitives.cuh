@@ -33,11 +33,11 @@ struct alignas(64) TensorMap {
 using Barrier = unsigned long long;
 
 // mbarrier.init.
-SCOREMOD_FUNCTION void begin_barrier(Barrier* barrier, int arrivals) {
+SCOREMOD_FUNCTION void mbarrier_init(Barrier* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 // fence.mbarrier_init: a thread that initialized mbarriers calls it before the CTA's next barrier.
-SCOREMOD_FUNCTION void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+SCOREMOD_FUNCTION void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 // mbarrier.arrive.
 SCOREMOD_FUNCTION void arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
@@ -48,7 +48,7 @@ SCOREMOD_FUNCTION void arrive_and_expect(Barrier* barrier, int bytes) {
                : "memory");
 }
 // mbarrier.try_wait.parity, repeated until the phase is over.
-SCOREMOD_FUNCTION void wait_for(Barrier* barrier, int phase) {
+SCOREMOD_FUNCTION void mbarrier_wait(Barrier* barrier, int phase) {
   unsigned done = 0;
   while (done == 0) {
     asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
@@ -64,7 +64,7 @@ SCOREMOD_FUNCTION void fetch_map(const TensorMap* map) {
 }
 // cp.async.bulk.tensor.4d (TMA load) of a box: 64 dims from `dim` and the map's number of rows from `row`. Elements
 // beyond the tensor are zeros.
-SCOREMOD_FUNCTION void copy_box(void* shared, const TensorMap* map, Barrier* barrier, int dim, int row, int h, int b) {
+SCOREMOD_FUNCTION void tma_load(void* shared, const TensorMap* map, Barrier* barrier, int dim, int row, int h, int b) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
       "[%2];" ::"r"(shared_address(shared)),
@@ -80,7 +80,7 @@ SCOREMOD_FUNCTION void copy_bytes(void* shared, const void* from, int bytes, Bar
 }
 // fence.proxy.async: makes a thread's own writes to shared memory visible to WGMMA and TMA. A barrier for the other
 // threads follows.
-SCOREMOD_FUNCTION void publish_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+SCOREMOD_FUNCTION void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // stmatrix.x4, the inverse of load_matrices(): lane l points to row l % 8 of matrix l / 8. It has elements 2 (l % 4)
 // and the next of row l / 4 of each.
@@ -115,12 +115,12 @@ SCOREMOD_FUNCTION void add_in_order(float& sum, float x, float y) {
 
 // setmaxnreg.inc: a consumer warpgroup takes registers.
 template <int kRegisters>
-SCOREMOD_FUNCTION void take_registers() {
+SCOREMOD_FUNCTION void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 // setmaxnreg.dec: a producer warpgroup releases registers.
 template <int kRegisters>
-SCOREMOD_FUNCTION void give_registers() {
+SCOREMOD_FUNCTION void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
@@ -135,21 +135,21 @@ SCOREMOD_FUNCTION unsigned moved_by(unsigned view, int bytes) { return view + (u
 
 // wgmma.fence begins a group of WGMMAs, and wgmma.commit_group ends it. wgmma.wait_group returns when at most kLeft
 // later groups are in flight. Until then nothing else may touch the registers and accumulators of the group.
-SCOREMOD_FUNCTION void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-SCOREMOD_FUNCTION void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+SCOREMOD_FUNCTION void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+SCOREMOD_FUNCTION void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kLeft>
-SCOREMOD_FUNCTION void wait_for_products() {
+SCOREMOD_FUNCTION void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 }
 // fence_operand for the compiler: uses of these values before it stay before, and uses after it stay after.
 template <int kCount>
-SCOREMOD_FUNCTION void pin(float (&values)[kCount][4]) {
+SCOREMOD_FUNCTION void fence_operand(float (&values)[kCount][4]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i)
     asm volatile("" : "+f"(values[i][0]), "+f"(values[i][1]), "+f"(values[i][2]), "+f"(values[i][3])::"memory");
 }
 template <int kCount>
-SCOREMOD_FUNCTION void pin(unsigned (&values)[kCount][4]) {
+SCOREMOD_FUNCTION void fence_operand(unsigned (&values)[kCount][4]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i)
     asm volatile("" : "+r"(values[i][0]), "+r"(values[i][1]), "+r"(values[i][2]), "+r"(values[i][3])::"memory");

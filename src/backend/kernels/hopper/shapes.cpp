@@ -37,8 +37,8 @@ int blocks_of(std::int64_t dim) { return device::SwizzledTile{1, static_cast<int
 
 /// Whether a program stands in a kernel at such length that more copies of it, for more elements of a thread, cost more
 /// time to compile than wider products save.
-bool is_long(const Program& program, std::optional<std::uint32_t> copied_operand = {}) {
-  return node_costs(program, false, copied_operand).value >= kLongMilliseconds;
+bool is_long(const Program& program, std::optional<std::uint32_t> loaded_bias = {}) {
+  return node_costs(program, false, loaded_bias).value >= kLongMilliseconds;
 }
 
 /// Two groups of threads and a tile of 128 by 128.
@@ -82,7 +82,7 @@ std::array<TileShape, 2> backward_shapes(const AttentionProblem& problem) {
   shape.stages = wide ? 2 : 3;
   shape.key_stages = widest <= 64 ? 3 : wide ? 2 : 4;
   // The sums of both would not fit into the registers.
-  shape.split_keys = padded(problem.dim_qk) + padded(problem.dim_v) > 256;
+  shape.separate_dv = padded(problem.dim_qk) + padded(problem.dim_v) > 256;
   if (wide) return {shape, shape};
   TileShape smaller = shape;
   smaller.key_step /= 2;
@@ -99,8 +99,8 @@ device::HopperForwardStorage forward_storage(const TileShape& shape, std::int64_
           shape.keys,
           shape.stages,
           query_stages,
-          shape.persistent_blocks > 0,
-          shape.copied_operand.has_value()};
+          shape.persistent_ctas > 0,
+          shape.loaded_bias.has_value()};
 }
 
 /// Whether an operand has a number for each query and key, in rows that TMA can load.
@@ -134,7 +134,7 @@ bool has_persistent_hopper_shape(const AttentionProblem& problem) {
 
 TileShape persistent_hopper_shape(const AttentionProblem& problem, std::int64_t multiprocessors) {
   TileShape shape = hopper_shapes(problem, Direction::kForward).front();
-  shape.persistent_blocks = static_cast<int>(multiprocessors);
+  shape.persistent_ctas = static_cast<int>(multiprocessors);
   return shape;
 }
 
@@ -152,7 +152,7 @@ std::vector<TileShape> ordered_hopper_shapes(const compiler::CompiledProblem& pr
   if (problem.forward.mask.kind != masks::MaskKind::kGeneral || analysis::keep_reads_operands(program)) return {};
   std::vector<TileShape> ordered;
   for (const TileShape& shape : shapes) {
-    if (shape != shapes.front() && shape.persistent_blocks == 0) continue;
+    if (shape != shapes.front() && shape.persistent_ctas == 0) continue;
     ordered.push_back(shape);
     ordered.back().ordered = true;
     ordered.back().heads_together = kOrderedTogether;
@@ -162,7 +162,7 @@ std::vector<TileShape> ordered_hopper_shapes(const compiler::CompiledProblem& pr
 
 double ordered_time_part(const MaskWork& mask) { return mask.few_longest ? kOfFewLongest : kOfOtherRows; }
 
-std::optional<std::uint32_t> copied_operand(const AttentionProblem& problem, Direction direction) {
+std::optional<std::uint32_t> loaded_bias(const AttentionProblem& problem, Direction direction) {
   const auto fits = [&](std::uint32_t operand) {
     const std::size_t bytes =
         direction == Direction::kForward
@@ -181,7 +181,7 @@ std::optional<std::uint32_t> copied_operand(const AttentionProblem& problem, Dir
 TileShape copying_hopper_shape(const AttentionProblem& problem, std::uint32_t operand) {
   auto [shape, smaller] = forward_shapes(problem);
   if (is_long(problem.program, operand)) shape = smaller;
-  shape.copied_operand = operand;
+  shape.loaded_bias = operand;
   return shape;
 }
 
@@ -199,7 +199,7 @@ TileShape hopper_fused_shape(const AttentionProblem& problem) {
 
 TileShape copying_fused_shape(const AttentionProblem& problem, std::uint32_t operand) {
   TileShape shape = hopper_fused_shape(problem);
-  shape.copied_operand = operand;
+  shape.loaded_bias = operand;
   return shape;
 }
 
@@ -234,7 +234,7 @@ std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& p
                                kHopperSharedBytes, " bytes of shared memory, found ", problem.dim_qk,
                                " of q and k and ", problem.dim_v, " of v, which take ", shared)));
   }
-  if (is_long(problem.program, shape.copied_operand)) {
+  if (is_long(problem.program, shape.loaded_bias)) {
     reasons.push_back(unsupported(Rule::kEngineRefused,
                                   "hopper kernels that add dq up beside dk and dv: expected a program that takes less "
                                   "time than the products of matrices, found a longer one"));
@@ -290,7 +290,7 @@ device::HopperForwardStorage hopper_forward_storage(const TileShape& shape, std:
 }
 
 int hopper_query_stages(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
-  return shape.persistent_blocks > 0 && forward_storage(shape, dim_qk, dim_v, 2).bytes <= kHopperSharedBytes ? 2 : 1;
+  return shape.persistent_ctas > 0 && forward_storage(shape, dim_qk, dim_v, 2).bytes <= kHopperSharedBytes ? 2 : 1;
 }
 
 device::HopperQueriesStorage hopper_queries_storage(const TileShape& shape, const AttentionProblem& problem,
@@ -311,7 +311,7 @@ device::HopperKeysStorage hopper_keys_storage(const TileShape& shape, const Atte
           shape.step,
           shape.stages,
           shape.fused,
-          shape.copied_operand.has_value(),
+          shape.loaded_bias.has_value(),
           has_diagonals};
 }
 

@@ -37,11 +37,11 @@ double ordered_time_part(const MaskWork& mask);
 /// and key, in q's dtype. Its rows must begin at multiples of 16 bytes, and keys be whole tiles, so that a trial's rows
 /// are aligned too. There is none if shared memory has no room for its tiles. A forward has two; a backward has one, of
 /// which each warpgroup reads half at its own time.
-std::optional<std::uint32_t> copied_operand(const AttentionProblem& problem, Direction direction);
+std::optional<std::uint32_t> loaded_bias(const AttentionProblem& problem, Direction direction);
 /// The shape of a forward that loads it.
 TileShape copying_hopper_shape(const AttentionProblem& problem, std::uint32_t operand);
 
-/// The shape of a fused backward, whose kernel of dk and dv computes dq too, and of one that loads copied_operand() by
+/// The shape of a fused backward, whose kernel of dk and dv computes dq too, and of one that loads loaded_bias() by
 /// TMA.
 TileShape hopper_fused_shape(const AttentionProblem& problem);
 TileShape copying_fused_shape(const AttentionProblem& problem, std::uint32_t operand);

@@ -31,10 +31,10 @@ struct ItemNote {
 // producers took.
 struct HopperForwardStorage {
   int dim_qk, dim_v, queries, keys, stages, query_stages;
-  bool persistent, copies_operand;
+  bool persistent, loads_bias;
 
   SwizzledTile q_tile{queries, dim_qk}, k_tile{keys, dim_qk}, v_tile{keys, dim_v}, copied_tile{queries, keys};
-  int copied_stages = copies_operand ? stages : 0, items = persistent ? query_stages : 0;
+  int copied_stages = loads_bias ? stages : 0, items = persistent ? query_stages : 0;
   int notes_count = persistent ? query_stages + 1 : 0;  // as look_back() needs them
 
   int q = 0;
@@ -79,14 +79,14 @@ struct HopperQueriesStorage {
 // The kernels of dk and dv, and the fused one of dq too. A consumer warpgroup has 64 keys.
 struct HopperKeysStorage {
   int dim_qk, dim_v, keys, step, stages;
-  bool fused, copies_operand, has_diagonals;
+  bool fused, loads_bias, has_diagonals;
 
   SwizzledTile k_tile{keys, dim_qk}, v_tile{keys, dim_v}, q_tile{step, dim_qk}, d_o_tile{step, dim_v};
   SwizzledTile gradient_tile{keys, step}, copied_tile{step, 64};
   DiagonalStorage sums{keys, kFusedDiagonalStep};
   int term_bytes = step * 2 * (int)sizeof(float);
   int gradient_tiles = fused ? 3 : 0;  // of FusedGroup, in flight
-  int copied_groups = copies_operand ? keys / 64 : 0;
+  int copied_groups = loads_bias ? keys / 64 : 0;
 
   int k = 0;
   int v = k + k_tile.bytes;

@@ -46,7 +46,7 @@ void fill_hopper(Holes& holes, const AttentionProblem& problem, Direction direct
   holes.set("key_stages", shape.key_stages);
   holes.set("box_rows", kHopperBoxRows);
   holes.set("query_stages", hopper_query_stages(shape, problem.dim_qk, problem.dim_v));
-  holes.set("copies_operand", shape.copied_operand ? "true" : "false");
+  holes.set("loads_bias", shape.loaded_bias ? "true" : "false");
   holes.set("dq_order", kDqOrders[static_cast<std::size_t>(shape.dq_order)]);
   std::string products;
   CanonicalWriter from;

@@ -17,7 +17,7 @@ constexpr int kGroups = kThreads / kGroup;
 // Registers of a thread: the consumers and one producer warpgroup share 64 Ki (setmaxnreg).
 constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32, kConsumerRegisters = kGroups == 2 ? 232 : 160;
 // Numbers of named barriers: one for the producers, and two for each consumer warpgroup.
-constexpr int kProducersMeet = 2, kTurns = 3, kGroupMeets = 8;
+constexpr int kProducerBarrier = 2, kTurns = 3, kWarpgroupBarrier = 8;
 
 // The number of a thread's warpgroup. group_number() tells the compiler that it is the same for all threads of a warp,
 // at the price of a shuffle.
@@ -25,7 +25,7 @@ SCOREMOD_FUNCTION int own_group() { return threadIdx.x / kGroup; }
 SCOREMOD_FUNCTION int group_number() { return uniform(own_group()); }
 
 // Named barrier (bar.sync) of the threads of a consumer warpgroup.
-SCOREMOD_FUNCTION void group_meets() { meet(kGroupMeets + own_group(), kGroup); }
+SCOREMOD_FUNCTION void warpgroup_sync() { meet(kWarpgroupBarrier + own_group(), kGroup); }
 
 SCOREMOD_FUNCTION constexpr int blocks_of(int dim) { return SwizzledTile{1, dim}.blocks; }
 SCOREMOD_FUNCTION constexpr int tile_bytes(int rows, int dim) { return SwizzledTile{rows, dim}.bytes; }
@@ -60,7 +60,7 @@ SCOREMOD_FUNCTION void fill_tile(Half* tile, const TensorArgument& tensor, const
     for (int block = 0; block < blocks_of(kDim); ++block)
 #pragma unroll
       for (int row = 0; row < kTileRows; row += kBoxRows)
-        copy_box(tile + (block * kTileRows + row) * 64, &map, full, first_dim + block * 64, from + row, h, batch);
+        tma_load(tile + (block * kTileRows + row) * 64, &map, full, first_dim + block * 64, from + row, h, batch);
     return;
   }
   const Rows from = rows_of(tensor, b, h);
@@ -71,16 +71,16 @@ SCOREMOD_FUNCTION void fill_tile(Half* tile, const TensorArgument& tensor, const
     *(word_of_tile<kTileRows>(tile, row, dim) + dim % 8) =
         there ? from.at(first + row)[(first_dim + dim) * from.dim] : (Half)0;
   }
-  publish_writes();
+  fence_proxy_async();
   if (kFillers == 32)
     warp_barrier();
   else
-    meet(kProducersMeet, kGroup);
+    meet(kProducerBarrier, kGroup);
   if (thread == 0) arrive(full);
 }
 
 // consumer_release: one arrival on the `empty` mbarrier for each warp of consumers.
-SCOREMOD_FUNCTION void leave(Barrier* empty) {
+SCOREMOD_FUNCTION void consumer_release(Barrier* empty) {
   warp_barrier();
   if (threadIdx.x % 32 == 0) arrive(empty);
 }
@@ -101,7 +101,7 @@ struct Ring {
 // Issues the WGMMAs of sums = a b^T. The warpgroup has 64 rows of kRowsA of a, and b has kColumns of kRowsB rows; both
 // have kDim.
 template <int kDim, int kRowsA, int kRowsB, int kColumns>
-SCOREMOD_FUNCTION void ask_product_of_rows(Sums<1, kColumns>& sums, unsigned a, unsigned b) {
+SCOREMOD_FUNCTION void issue_wgmma_abt(Sums<1, kColumns>& sums, unsigned a, unsigned b) {
 #pragma unroll
   for (int k = 0; k < padded(kDim); k += 16)
     Product<kColumns>::of_rows(sums.at[0], moved_by(a, k / 64 * kRowsA * 128 + k % 64 * 2),
@@ -110,7 +110,7 @@ SCOREMOD_FUNCTION void ask_product_of_rows(Sums<1, kColumns>& sums, unsigned a, 
 
 // Issues the WGMMAs of sums += w b, with w in registers and kInner rows of kDim of b in shared memory.
 template <int kDim, int kInner>
-SCOREMOD_FUNCTION void ask_product(Sums<1, padded(kDim)>& sums, const unsigned (&w)[kInner / 16][4], unsigned b) {
+SCOREMOD_FUNCTION void issue_wgmma_ab(Sums<1, padded(kDim)>& sums, const unsigned (&w)[kInner / 16][4], unsigned b) {
 #pragma unroll
   for (int k = 0; k < kInner; k += 16)
     Product<padded(kDim)>::of_registers(sums.at[0], w[k / 16], moved_by(b, k * 128), true);
@@ -118,7 +118,7 @@ SCOREMOD_FUNCTION void ask_product(Sums<1, padded(kDim)>& sums, const unsigned (
 
 // Rounds accumulators to 16 bits, as the left operand of a WGMMA.
 template <int kInner>
-SCOREMOD_FUNCTION void round_to_halves(unsigned (&w)[kInner / 16][4], const Sums<1, kInner>& sums) {
+SCOREMOD_FUNCTION void round_to_16bit(unsigned (&w)[kInner / 16][4], const Sums<1, kInner>& sums) {
 #pragma unroll
   for (int k = 0; k < kInner / 16; ++k) {
     const auto& low = sums.at[0][2 * k];
@@ -132,11 +132,11 @@ SCOREMOD_FUNCTION void round_to_halves(unsigned (&w)[kInner / 16][4], const Sums
 
 // Scheduler barriers: consumer warpgroups issue their WGMMAs in turns (ping-pong), so that one's run beside the other's
 // arithmetic.
-SCOREMOD_FUNCTION void begin_turns() {
+SCOREMOD_FUNCTION void scheduler_begin() {
   if (own_group() == kGroups - 1) arrive_at(kTurns, 2 * kGroup);
 }
-SCOREMOD_FUNCTION void await_turn() { meet(kTurns + own_group(), 2 * kGroup); }
-SCOREMOD_FUNCTION void pass_turn() { arrive_at(kTurns + (own_group() + 1) % kGroups, 2 * kGroup); }
+SCOREMOD_FUNCTION void scheduler_wait() { meet(kTurns + own_group(), 2 * kGroup); }
+SCOREMOD_FUNCTION void scheduler_pass() { arrive_at(kTurns + (own_group() + 1) % kGroups, 2 * kGroup); }
 
 template <class Element>
 constexpr bool kIsHalf = false;
@@ -154,7 +154,7 @@ SCOREMOD_FUNCTION void store_through_tile(const Sums<1, padded(kDim)>& sums, con
   constexpr int kWords = (padded(kDim) < kAtOnce ? padded(kDim) : kAtOnce) / 8;
   const int lane = threadIdx.x % 32;
   Half* const own = tile + threadIdx.x / 32 * 16 * 64;
-  group_meets();
+  warpgroup_sync();
 #pragma unroll
   for (int begin = 0; begin < padded(kDim); begin += kAtOnce) {
     if (begin != 0) warp_barrier();

@@ -1,4 +1,4 @@
-// The mask of one element, for kernels that find tile states or walk over keys without them.
+// The mask of one element, for kernels that make the block mask, or walk over keys without one.
 #pragma once
 
 #include "backend/kernels/shared/program.cuh"

@@ -19,13 +19,13 @@ struct MaskKnowledge {
     kList,   ///< a kernel finds the state of every tile before the attention runs
   };
   Kind kind = Kind::kBand;
-  /// The nodes that the kernel of tile states evaluates, all of which are true for a kept element. For kList they are
+  /// The nodes that the kernel of the block mask evaluates, all of which are true for a kept element. For kList they are
   /// the mask, for kScore its score-free parts. Without any there are no states.
   std::vector<NodeId> terms;
   bool has_states() const { return !terms.empty(); }
   /// The axes whose indices the states differ along.
   bool varies_with_batch = false, varies_with_head = false, varies_with_query = false;
-  /// The states are the same in every call, because the terms read nothing that a call binds.
+  /// The states are the same in every call, because the terms read no runtime arguments.
   bool same_in_every_call = false;
 };
 MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction direction);

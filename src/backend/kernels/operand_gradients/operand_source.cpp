@@ -90,7 +90,7 @@ KernelSource operand_source(const compiler::CompiledProblem& problem, std::span<
   std::vector<std::string_view> files{"backend/kernels/shared/backward_rows.cuh",
                                       "backend/kernels/operand_gradients/tile_sums.cuh"};
   if (text.shared_targets() > 0) files.emplace_back("backend/kernels/operand_gradients/shared_elements.cuh");
-  for (const auto& more : {text.total_files(), tile_state_files(problem, Direction::kBackward)})
+  for (const auto& more : {text.total_files(), block_mask_files(problem, Direction::kBackward)})
     files.insert(files.end(), more.begin(), more.end());
   source.modules.push_back(std::move(files));
   return source;

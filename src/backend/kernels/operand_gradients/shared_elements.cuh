@@ -57,7 +57,7 @@ SCOREMOD_FUNCTION void sum_shared_elements(const Arguments& p, Sums<kRowTiles, k
 #pragma unroll 1
   for (int i = 0; i < batches * heads; ++i) {
     const int b = place.b + i / heads, h = place.h + i % heads, queries = queries_of(call, b), keys = keys_of(call, b);
-    const TileState state = state_of(call, b, h, place.query_tile, place.first_key / kKeys);
+    const TileKind state = state_of(call, b, h, place.query_tile, place.first_key / kKeys);
     if (state == kEmptyTile || first_row >= queries || place.first_key >= keys) continue;
     block_barrier();  // nobody reads the last one's tiles any more
     load_tile<kQueries, kDimQk>(q_tile, rows_of(call.q, b, h), first_row, queries);

@@ -3,4 +3,4 @@
 
 #include "backend/kernels/portable/key_tiles.cuh"
 
-SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_keys(SCOREMOD_ARGUMENT p) { write_keys<true, !kSplitKeys>(p); }
+SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_keys(SCOREMOD_ARGUMENT p) { write_keys<true, !kSeparateDv>(p); }

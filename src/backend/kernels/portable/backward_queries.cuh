@@ -8,7 +8,7 @@
 
 // Replaces the rows' sums of o d_o, here and in memory. The new delta is the sum of each row's weights times their
 // gradients, in float32 from end to end.
-SCOREMOD_FUNCTION void make_own_deltas(const Arguments& p, TileElement* q_tile, TileElement* d_o_tile,
+SCOREMOD_FUNCTION void recompute_deltas(const Arguments& p, TileElement* q_tile, TileElement* d_o_tile,
                                        TileElement* k_tile, TileElement* v_tile, float (&terms)[kRowTiles][2][2], int b,
                                        int h, int query_tile) {
   const AttentionArguments& call = p.call;
@@ -93,7 +93,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT 
   read_row_terms(terms, call, b, h, first_query);
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) factors[m][0] = factors[m][1] = sum_factor(call);
-  if (kOwnDeltas) make_own_deltas(p, q_tile, d_o_tile, k_tile, v_tile, terms, b, h, query_tile);
+  if (kRecomputedDelta) recompute_deltas(p, q_tile, d_o_tile, k_tile, v_tile, terms, b, h, query_tile);
   RowGains gains;
   gains.clear();
   clear_empty_tiles(p, b, h, query_tile);

@@ -4,5 +4,5 @@
 #include "backend/kernels/portable/key_tiles.cuh"
 
 SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_values(SCOREMOD_ARGUMENT p) {
-  if (kSplitKeys) write_keys<false, kSplitKeys>(p);
+  if (kSeparateDv) write_keys<false, kSeparateDv>(p);
 }

@@ -35,7 +35,7 @@ class PortableVariant final : public TiledVariant {
                       portable_keys_storage(shape(), p).bytes};
     layout.add_launch(keys);
     keys.kernel = "attention_backward_values";
-    if (shape().split_keys) layout.add_launch(keys);
+    if (shape().separate_dv) layout.add_launch(keys);
     add_gains(layout, work, shape());
     return layout;
   }
@@ -52,7 +52,7 @@ class PortableVariant final : public TiledVariant {
     if (direction == Direction::kForward) return {{}, {"backend/kernels/portable/forward.cuh"}};
     KernelFiles files{{"backend/kernels/shared/backward_rows.cuh", "backend/kernels/portable/backward_queries.cuh"},
                       {"backend/kernels/portable/backward_keys.cuh"}};
-    if (shape().split_keys) files.large.emplace_back("backend/kernels/portable/backward_values.cuh");
+    if (shape().separate_dv) files.large.emplace_back("backend/kernels/portable/backward_values.cuh");
     return files;
   }
 

@@ -42,7 +42,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_forward(SCOREMOD_ARGUMENT p) {
     wait_for_copies();
     block_barrier();  // v is there, and nobody reads k any more
     if (more) load_tile<kKeys, kDimQk>(k_tile, ks, walk.tile * kKeys, keys);
-    soften(p, scores, rows, partial, b, h, first_query, first_key);
+    online_softmax_step(p, scores, rows, partial, b, h, first_query, first_key);
     add_product<kDimV>(rows.output, scores, v_tile);
   }
   float factors[kRowTiles][2];

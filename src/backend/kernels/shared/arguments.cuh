@@ -27,14 +27,14 @@ struct OperandArgument {
 /// backward of documents too few registers.
 struct alignas(16) AttentionArguments {
   TensorArgument q, k, v, o, d_o, dq, dk, dv;
-  /// The operand that TMA loads, if kCopiesOperand: rows are its queries, dims its keys. Strides are 0 if batches or
+  /// The operand that TMA loads, if kLoadsBias: rows are its queries, dims its keys. Strides are 0 if batches or
   /// heads share it.
   TensorArgument copied;
   float* lse;             ///< [batch, heads_q, seq_q], or [tokens, heads_q]; null where none is wanted
   float* max_logit;       ///< likewise, where kMaxLogit
   float* rows;            ///< backward: [batch, heads_q, seq_q rounded up to even, 2], see shared/row_terms.cuh
   unsigned char* states;  ///< of tiles, see shared/tiles.cuh
-  int* order;             ///< of rows of tiles, by their states, see mask/tile_states.cuh; null where it is their own
+  int* order;             ///< of rows of tiles, by their states, see mask/block_mask.cuh; null where it is their own
   float* parts;           ///< split-KV partials of decode kernels, see split_kv/partials.cuh
   unsigned long long* shares;  ///< split-KV arrival counters of tiles, tagged with a call id
   float* differences;          ///< relative-position tables, see shared/position_tables.cuh

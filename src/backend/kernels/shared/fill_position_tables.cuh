@@ -17,5 +17,5 @@ SCOREMOD_KERNEL(128, 1) attention_differences(SCOREMOD_ARGUMENT p) {
   /*{position_statements}*/ const float n1 =
       (float)(kv - q + b + h + offset_b + offset_h + offset_q + offset_kv); /*{}*/
   const float values[kDifferences] = {/*{position_values}*/ n1 /*{}*/};
-  for (int i = 0; i < kDifferences; ++i) difference_table(call, i, b, h)[at] = values[i];
+  for (int i = 0; i < kDifferences; ++i) position_table(call, i, b, h)[at] = values[i];
 }

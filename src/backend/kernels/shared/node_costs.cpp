@@ -77,14 +77,14 @@ double node_cost(const Node& node, const Program& program) {
   }
 }
 
-NodeCosts node_costs(const Program& program, bool evaluates_all, std::optional<std::uint32_t> copied_operand) {
+NodeCosts node_costs(const Program& program, bool evaluates_all, std::optional<std::uint32_t> loaded_bias) {
   const std::vector<bool> of_keep = analysis::keep_nodes(program);
   const std::vector<analysis::Dependence> dependences = analysis::dependences(program);
   std::vector<bool> of_value(program.nodes().size());
   for (const Root& root : program.roots()) {
     if (root.kind == RootKind::kValue || root.kind == RootKind::kScoreAdjoint) of_value[root.node] = true;
   }
-  const DifferenceTables tables = evaluates_all ? DifferenceTables{} : difference_tables(program);
+  const PositionTables tables = evaluates_all ? PositionTables{} : position_tables(program);
   NodeCosts costs;
   for (NodeId id = static_cast<NodeId>(program.nodes().size()); id-- > 0;) {
     const Node& node = program.nodes()[id];
@@ -98,7 +98,7 @@ NodeCosts node_costs(const Program& program, bool evaluates_all, std::optional<s
     const analysis::Dependence& on = dependences[id];
     const int axes = on.on(Axis::kQuery) + on.on(Axis::kKey);
     const double evaluations = on.score || axes == 2 ? 1 : axes == 1 ? kAlongOneAxis : 0;
-    const bool copied = node.op == Op::kOperand && node.payload == copied_operand;
+    const bool copied = node.op == Op::kOperand && node.payload == loaded_bias;
     const double cost = evaluations * (copied ? kReadCopied : node_cost(node, program));
     if (of_value[id])
       costs.value += cost;

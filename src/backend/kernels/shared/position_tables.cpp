@@ -39,11 +39,11 @@ double cost_of_all(const Program& program, const std::vector<analysis::Dependenc
 
 }  // namespace
 
-std::int64_t DifferenceTables::entries(const AttentionProblem& problem, std::int64_t rows, std::int64_t keys) const {
+std::int64_t PositionTables::entries(const AttentionProblem& problem, std::int64_t rows, std::int64_t keys) const {
   return (by_batch ? problem.batch : 1) * (by_head ? problem.heads_q : 1) * (rows + keys);
 }
 
-DifferenceTables difference_tables(const Program& program) {
+PositionTables position_tables(const Program& program) {
   const std::vector<Node>& nodes = program.nodes();
   const std::vector<bool> of_differences = analysis::of_differences(program);
   const std::vector<analysis::Dependence> dependences = analysis::dependences(program);
@@ -54,13 +54,13 @@ DifferenceTables difference_tables(const Program& program) {
   const bool derivative =
       std::ranges::any_of(program.roots(), [](const Root& root) { return root.kind == RootKind::kScoreAdjoint; });
   const double worth = derivative ? kWorthATableOfADerivative : kWorthATable;
-  DifferenceTables tables;
+  PositionTables tables;
   for (NodeId id = static_cast<NodeId>(nodes.size()); id-- > 0;) {
     if (!needed[id]) continue;
     const analysis::Dependence& on = dependences[id];
     const bool varies = on.on(Axis::kQuery) && on.on(Axis::kKey);
     if (of_differences[id] && varies && nodes[id].type == Type::kF32) {
-      if (tables.nodes.size() == kMaxDifferenceTables || cost_of_all(program, dependences, id) < worth) continue;
+      if (tables.nodes.size() == kMaxPositionTables || cost_of_all(program, dependences, id) < worth) continue;
       tables.nodes.push_back(id);
       tables.by_batch = tables.by_batch || on.on(Axis::kBatch);
       tables.by_head = tables.by_head || on.on(Axis::kHead);
@@ -71,13 +71,13 @@ DifferenceTables difference_tables(const Program& program) {
   return tables;
 }
 
-void read_tables(ProgramSource& source, const DifferenceTables& tables) {
+void read_tables(ProgramSource& source, const PositionTables& tables) {
   for (std::size_t i = 0; i < tables.nodes.size(); ++i)
     source.replace(tables.nodes[i], concat("difference_at<", i, ">(p, b, h, any_q, any_kv)"));
 }
 
 void fill_tables(Holes& holes, const AttentionProblem& problem, const Program& program,
-                 const DifferenceTables& tables) {
+                 const PositionTables& tables) {
   if (tables.nodes.empty()) return holes.set("position_tables", "");
   holes.set("position_tables",
             cuda::fill(cuda::part(cuda::file_text("backend/kernels/shared/position_tables.cuh"), "position_tables"),

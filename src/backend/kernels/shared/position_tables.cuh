@@ -12,7 +12,7 @@ constexpr bool kDifferencesByBatch = /*{by_batch}*/ true /*{}*/, kDifferencesByH
 SCOREMOD_FUNCTION int difference_pitch(const AttentionArguments& call) {
   return call.query_tiles * kQueries + call.key_tiles * kKeys;
 }
-SCOREMOD_FUNCTION float* difference_table(const AttentionArguments& call, int number, int b, int h) {
+SCOREMOD_FUNCTION float* position_table(const AttentionArguments& call, int number, int b, int h) {
   const int heads = kDifferencesByHead ? call.heads_q : 1;
   const long long head = (long long)(kDifferencesByBatch ? b : 0) * heads + (kDifferencesByHead ? h : 0);
   return call.differences + (head * kDifferences + number) * difference_pitch(call);
@@ -22,6 +22,6 @@ SCOREMOD_FUNCTION int difference_origin(const AttentionArguments& call) { return
 // Local indices may be those of any rows and keys of tiles.
 template <int kNumber>
 SCOREMOD_FUNCTION float difference_at(const Arguments& p, int b, int h, int q, int kv) {
-  return difference_table(p.call, kNumber, b, h)[kv - q + difference_origin(p.call)];
+  return position_table(p.call, kNumber, b, h)[kv - q + difference_origin(p.call)];
 }
 /*{}*/

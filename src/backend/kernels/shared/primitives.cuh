@@ -91,7 +91,7 @@ SCOREMOD_FUNCTION void wait_for_copies_but() {
 SCOREMOD_FUNCTION void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // bar.sync 0 (__syncthreads): all threads of a CTA, producers too, also in kernels whose CTA has another size.
-SCOREMOD_FUNCTION void everyone_meets() { __syncthreads(); }
+SCOREMOD_FUNCTION void cta_sync() { __syncthreads(); }
 // Named barrier 1 (bar.sync) of the CTA's consumers; producers have other things to do. Without producers it is
 // __syncthreads().
 SCOREMOD_FUNCTION void block_barrier() {

@@ -75,14 +75,14 @@ void set_shape(Holes& holes, const TileShape& shape) {
   holes.set("part", shape.part);
   holes.set("key_step", shape.key_step);
   holes.set("blocks", shape.blocks);
-  holes.set("packed_heads", flag(is_few_queries(shape.family)));
+  holes.set("pack_gqa", flag(is_split_kv(shape.family)));
   holes.set("teams", shape.teams);
   holes.set("producers", shape.producers());
   holes.set("stages", shape.stages);
-  holes.set("persistent", flag(shape.persistent_blocks > 0));
-  holes.set("split_keys", flag(shape.split_keys));
+  holes.set("persistent", flag(shape.persistent_ctas > 0));
+  holes.set("separate_dv", flag(shape.separate_dv));
   holes.set("fused", flag(shape.fused));
-  holes.set("own_deltas", flag(shape.own_deltas));
+  holes.set("recomputed_delta", flag(shape.recomputed_delta));
 }
 
 void set_targets(Holes& holes, const OperandText& operands) {

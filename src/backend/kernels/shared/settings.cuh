@@ -23,18 +23,18 @@ constexpr int kRowTiles = /*{row_tiles}*/ 1 /*{}*/, kStep = /*{step}*/ 32 /*{}*/
 constexpr int kPart = /*{part}*/ 32 /*{}*/;  // queries of a step whose scores the backward of keys has at once
 constexpr int kBlocks = /*{blocks}*/ 1 /*{}*/;
 // Pack-GQA: rows of a tile are the queries of all heads that share a KV head.
-constexpr bool kPackedHeads = /*{packed_heads}*/ false /*{}*/;
+constexpr bool kPackGqa = /*{pack_gqa}*/ false /*{}*/;
 // Teams of a block's warps that have the same rows and walk over different keys, with tiles that they copy ahead.
 constexpr int kTeams = /*{teams}*/ 1 /*{}*/;
 // The modified score of a kept key is the score itself.
 constexpr bool kScoreIsValue = /*{score_is_value}*/ true /*{}*/;
-constexpr bool kSplitKeys = /*{split_keys}*/ false /*{}*/;
+constexpr bool kSeparateDv = /*{separate_dv}*/ false /*{}*/;
 constexpr bool kFused = /*{fused}*/ false /*{}*/;  // dq is added up by the kernel of dk and dv
-constexpr bool kOwnDeltas = /*{own_deltas}*/ false /*{}*/;      // delta recomputed: rowsum(weights * their gradients)
+constexpr bool kRecomputedDelta = /*{recomputed_delta}*/ false /*{}*/;      // delta recomputed: rowsum(weights * their gradients)
 constexpr bool kGivenDeltas = /*{given_deltas}*/ false /*{}*/;  // delta supplied: rowsum(d_o * o) of the call's
 constexpr bool kSink = /*{has_sink}*/ true /*{}*/;                  // the softmax has a sink, sink_of()
 constexpr bool kDropout = /*{dropout}*/ true /*{}*/;            // weights are dropped after the softmax
-constexpr bool kDropoutKeys = /*{dropout_keys}*/ true /*{}*/;   // the call binds what decides which
+constexpr bool kDropoutKeys = /*{dropout_keys}*/ true /*{}*/;   // runtime arguments decide which
 constexpr bool kDropoutPlaces = /*{dropout_places}*/ true /*{}*/;  // and where its queries and keys are in the whole
 constexpr bool kMaxLogit = /*{max_logit}*/ true /*{}*/;            // the largest score of each row is an output
 // Varlen packs sequences without padding; a paged KV cache has pages of kBlockRows rows.

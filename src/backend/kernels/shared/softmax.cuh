@@ -74,7 +74,7 @@ SCOREMOD_FUNCTION void modify(const Arguments& p, Sums<kRowTiles, kKeys>& scores
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + m * 16 + half * 8 + lane / 4;
-      const RowOwner of = owner_of(p.call, h, kPackedHeads && row > last_row ? last_row : row);
+      const RowOwner of = owner_of(p.call, h, kPackGqa && row > last_row ? last_row : row);
       float chains[2] = {-infinity(), -infinity()};
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) {
@@ -216,7 +216,7 @@ SCOREMOD_FUNCTION void weigh(const Arguments& p, Sums<kRowTiles, kKeys>& scores,
 }
 
 // One step of the online softmax: turns products of q and k into weights, and rescales the accumulator.
-SCOREMOD_FUNCTION void soften(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows, bool partial,
+SCOREMOD_FUNCTION void online_softmax_step(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows, bool partial,
                               int b, int h, int first_row, int first_key) {
   float factors[kRowTiles][2];
   if (modify_tile(p, scores, rows, factors, partial, b, h, first_row, first_key)) scale_output(rows, factors);

@@ -53,8 +53,8 @@ TileShape backward_shape(const AttentionProblem& problem) {
   if (floats) {
     shape.step = shape.part = shape.key_step = widest > 64 ? 16 : 32;
   }
-  shape.own_deltas = !problem.given_deltas && has_few_rows(problem);
-  shape.split_keys = padded(problem.dim_qk) + padded(problem.dim_v) > 256;
+  shape.recomputed_delta = !problem.given_deltas && has_few_rows(problem);
+  shape.separate_dv = padded(problem.dim_qk) + padded(problem.dim_v) > 256;
   return shape;
 }
 
@@ -64,14 +64,14 @@ const char* to_string(Family family) {
   switch (family) {
     case Family::kPortable: return "portable";
     case Family::kHopper: return "hopper";
-    case Family::kFewQueries: return "few-query";
-    case Family::kHopperFewQueries: return "hopper few-query";
+    case Family::kSplitKv: return "split-KV";
+    case Family::kHopperSplitKv: return "hopper split-KV";
   }
   fail_bug("unknown family of kernels ", static_cast<int>(family));
 }
 
-bool is_hopper(Family family) { return family == Family::kHopper || family == Family::kHopperFewQueries; }
-bool is_few_queries(Family family) { return family == Family::kFewQueries || family == Family::kHopperFewQueries; }
+bool is_hopper(Family family) { return family == Family::kHopper || family == Family::kHopperSplitKv; }
+bool is_split_kv(Family family) { return family == Family::kSplitKv || family == Family::kHopperSplitKv; }
 
 std::vector<TileShape> tile_shapes(const AttentionProblem& problem, Direction direction) {
   TileShape best = direction == Direction::kForward ? forward_shape(problem) : backward_shape(problem);

@@ -18,14 +18,14 @@ enum class Family : std::uint8_t {
   kPortable,  ///< mma.sync and cp.async: sm_80 and later
   kHopper,    ///< WGMMA and TMA: sm_90 alone
   /// The decode forward (split-KV, pack-GQA) in terms of kPortable.
-  kFewQueries,
-  kHopperFewQueries,  ///< the decode forward in terms of kHopper
+  kSplitKv,
+  kHopperSplitKv,  ///< the decode forward in terms of kHopper
 };
 const char* to_string(Family family);
 /// Whether it uses WGMMA and TMA.
 bool is_hopper(Family family);
 /// Whether it is a decode kernel with split-KV.
-bool is_few_queries(Family family);
+bool is_split_kv(Family family);
 
 /// The order in which a step of a `fused` backward issues fence.proxy.async for the gradients in shared memory and adds
 /// to dq.
@@ -48,10 +48,10 @@ struct TileShape {
   int element_bytes = 2;  ///< of a number in a tile
   int blocks = 2;         ///< CTAs that an SM should have room for, which limits a thread's registers
   /// Separate kernels write dk and dv: the accumulators of both would not fit into the registers.
-  bool split_keys = false;
+  bool separate_dv = false;
   /// Delta is recomputed as the sum of a row's weights times their gradients, and not from o and d_o. The rounding of o
   /// is much of the error if few rows or keys are summed over. It costs another walk over the keys.
-  bool own_deltas = false;
+  bool recomputed_delta = false;
   /// The kernel of dk and dv adds dq up too, in no fixed order (kHopper's backward).
   bool fused = false;
   DqOrder dq_order = DqOrder::kFenceAtOnce;
@@ -62,11 +62,11 @@ struct TileShape {
 
   /// CTAs of kHopper's persistent forward, as many as the device has SMs; 0 for one CTA for each tile. The number is an
   /// argument of the kernels, but whether it is 0 is compiled in.
-  int persistent_blocks = 0;
+  int persistent_ctas = 0;
 
   /// The number of the bias whose tiles TMA loads in kHopper's forward and fused backward, as those of k and v, or of q
-  /// and d_o. It varies along queries and keys (copied_operand()).
-  std::optional<std::uint32_t> copied_operand = std::nullopt;
+  /// and d_o. It varies along queries and keys (loaded_bias()).
+  std::optional<std::uint32_t> loaded_bias = std::nullopt;
 
   /// Longest-first scheduling of rows of tiles (of a fused backward, columns), by the time that their states ask for.
   /// Otherwise they are in the order of a causal mask. It adds a launch and changes no text.

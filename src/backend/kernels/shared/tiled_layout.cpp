@@ -27,7 +27,7 @@ int heads_together(const CallLayout& layout, const masks::MaskClass& mask, const
 }
 
 void add_tables(CallLayout& layout, const Work& work, const TileShape& shape) {
-  const DifferenceTables tables = difference_tables(program_of(work.problem, work.direction));
+  const PositionTables tables = position_tables(program_of(work.problem, work.direction));
   if (tables.nodes.empty()) return;
   const std::int64_t entries = tables.entries(work.problem.problem, std::int64_t{layout.query_tiles} * shape.queries,
                                               std::int64_t{layout.key_tiles} * shape.keys);
@@ -36,7 +36,7 @@ void add_tables(CallLayout& layout, const Work& work, const TileShape& shape) {
   layout.add_launch({"attention_differences", tiles_of(entries, kSmallThreads), kSmallThreads, 0});
 }
 
-/// The launches that find tile states and the order of rows of tiles: once if these are the same in every call.
+/// The launches that make the block mask and the order of rows of tiles: once if these are the same in every call.
 void add_states(CallLayout& layout, const Work& work, const TileShape& shape) {
   const MaskKnowledge mask = mask_knowledge(work.problem, work.direction);
   if (!mask.has_states()) return;
@@ -54,7 +54,7 @@ void add_states(CallLayout& layout, const Work& work, const TileShape& shape) {
   const std::int64_t planes = (mask.varies_with_batch ? p.batch : 1) * (mask.varies_with_head ? p.heads_q : 1);
   const std::int64_t tiles = std::int64_t{layout.query_tiles} * layout.key_tiles * planes;
   add(&device::AttentionArguments::states, tiles,
-      {"attention_tile_states", tiles_of(tiles, kSmallWarps), kSmallThreads, 0});
+      {"attention_block_mask", tiles_of(tiles, kSmallWarps), kSmallThreads, 0});
   const std::int64_t rows = shape.fused ? layout.key_tiles : layout.query_tiles;
   if (!shape.ordered || rows > kMostOrdered) return;
   constexpr auto kInt = static_cast<std::int64_t>(sizeof(int));
@@ -74,7 +74,7 @@ CallLayout tiled_layout(const Work& work, const TileShape& shape, bool has_table
   layout.key_tiles = static_cast<int>(tiles_of(p.seq_kv, shape.keys));
   layout.heads_together =
       heads_together(layout, forward ? work.problem.forward.mask : work.problem.backward->mask, shape);
-  layout.copied_operand = shape.copied_operand;
+  layout.loaded_bias = shape.loaded_bias;
   if (!forward) {
     const std::int64_t rows = p.batch * p.heads_q * ((p.seq_q + 1) / 2 * 2);
     layout.add_workspace(&device::AttentionArguments::rows, static_cast<std::size_t>(2 * rows) * sizeof(float));

@@ -7,7 +7,7 @@
 #include "backend/kernels/family.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
 
-// What the calls of portable and Hopper kernels have in common.
+// The common part of the calls of portable and Hopper kernels.
 
 namespace scoremod::backend::kernels {
 

@@ -32,9 +32,9 @@ constexpr std::size_t kMaxInlinedNodes = 120;
 
 /// The tables that a direction's kernels read. Decode kernels have rows of several heads in a tile, and kernels of
 /// gradients alone walk once, so these read none.
-DifferenceTables tables_of(const compiler::CompiledProblem& problem, Direction direction, Family family, Gains gains) {
-  if (is_few_queries(family) || gains == Gains::kApart) return {};
-  return difference_tables(program_of(problem, direction));
+PositionTables tables_of(const compiler::CompiledProblem& problem, Direction direction, Family family, Gains gains) {
+  if (is_split_kv(family) || gains == Gains::kApart) return {};
+  return position_tables(program_of(problem, direction));
 }
 
 /// Reads of the operand whose tiles are copied, if any.
@@ -45,7 +45,7 @@ void read_copied(ProgramSource& source, const Program& program, std::optional<st
   }
 }
 
-std::string forward_function(const AttentionProblem& problem, const Program& program, const DifferenceTables& tables,
+std::string forward_function(const AttentionProblem& problem, const Program& program, const PositionTables& tables,
                              std::optional<std::uint32_t> copied) {
   ProgramSource source(problem, program, OperandSizes::kArguments);
   read_tables(source, tables);
@@ -65,7 +65,7 @@ std::string gains_of(ProgramSource source, const Program& derivative, const Oper
 }
 
 std::string backward_function(const AttentionProblem& problem, const Program& derivative, const OperandText& operands,
-                              const DifferenceTables& tables, std::optional<std::uint32_t> copied, Gains where) {
+                              const PositionTables& tables, std::optional<std::uint32_t> copied, Gains where) {
   ProgramSource source(problem, derivative, OperandSizes::kArguments);
   read_tables(source, tables);
   read_copied(source, derivative, copied);
@@ -109,9 +109,9 @@ std::string mask_function(const AttentionProblem& problem, const Program& progra
               {{"linkage", linkage(program)}, {"statements", with_operands(source, statements)}, {"keep", keep}});
 }
 
-/// What a trial vouches for beyond the text of a program's function: other integers, and masks of another length.
+/// A trial also vouches for programs with other integers, and for masks of another length.
 Bytes structure_of_program(const compiler::CompiledProblem& compiled, Direction direction,
-                           const DifferenceTables& tables) {
+                           const PositionTables& tables) {
   CanonicalWriter out;
   write_structure(out, program_of(compiled, direction));
   write_structure(out, direction == Direction::kForward ? compiled.forward.mask : compiled.backward->mask);
@@ -124,8 +124,8 @@ Bytes structure_of_program(const compiler::CompiledProblem& compiled, Direction 
 
 /// The function of a direction's program.
 void fill_program(Holes& holes, const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
-                  const OperandText& operands, const DifferenceTables& tables, Gains gains) {
-  const auto copied = shape.copied_operand;
+                  const OperandText& operands, const PositionTables& tables, Gains gains) {
+  const auto copied = shape.loaded_bias;
   CanonicalWriter structure;
   structure.bytes(structure_of_program(compiled, direction, tables));
   structure.integer(copied ? static_cast<std::int64_t>(*copied) : -1).bytes(operands.structure());
@@ -140,11 +140,11 @@ void fill_program(Holes& holes, const compiler::CompiledProblem& compiled, Direc
                     structure.written());
 }
 
-/// The mask of an element, for kernels that find tile states; decode kernels do it themselves, and name it always.
+/// The mask of an element, for kernels that make the block mask. Decode kernels evaluate it themselves, and always name it.
 std::string mask_text(const compiler::CompiledProblem& compiled, Direction direction, Family family) {
   const Program& program = program_of(compiled, direction);
   const MaskKnowledge mask = mask_knowledge(compiled, direction);
-  if (is_few_queries(family) ? mask.kind == MaskKnowledge::Kind::kList : mask.has_states())
+  if (is_split_kv(family) ? mask.kind == MaskKnowledge::Kind::kList : mask.has_states())
     return mask_function(compiled.problem, program, mask.terms);
   return fill(part(file_text("backend/kernels/mask/element.cuh"), "keeps"),
               {{"linkage", linkage(program)}, {"statements", ""}, {"keep", "true"}});
@@ -191,15 +191,15 @@ void fill_attention(Holes& holes, const compiler::CompiledProblem& compiled, Dir
   fill_settings(holes, compiled, shape, mask_knowledge(compiled, direction), operands);
   operands.fill_targets(holes);
   holes.set("sink", sink_function(compiled.problem));
-  const DifferenceTables tables = tables_of(compiled, direction, shape.family, gains);
+  const PositionTables tables = tables_of(compiled, direction, shape.family, gains);
   fill_tables(holes, compiled.problem, program_of(compiled, direction), tables);
   fill_program(holes, compiled, direction, shape, operands, tables, gains);
   fill_mask(holes, compiled, direction, shape.family);
 }
 
-std::vector<std::string_view> tile_state_files(const compiler::CompiledProblem& compiled, Direction direction) {
+std::vector<std::string_view> block_mask_files(const compiler::CompiledProblem& compiled, Direction direction) {
   if (!mask_knowledge(compiled, direction).has_states()) return {};
-  return {"backend/kernels/mask/tile_states.cuh"};
+  return {"backend/kernels/mask/block_mask.cuh"};
 }
 
 KernelSource tiled_source(const Work& work, const TileShape& shape, const KernelFiles& files) {
@@ -207,8 +207,8 @@ KernelSource tiled_source(const Work& work, const TileShape& shape, const Kernel
   const OperandText operands(work.problem, work.targets);
   fill_attention(source.holes, work.problem, work.direction, shape, operands, Gains::kBeside);
   std::vector<std::string_view> small = files.small;
-  if (!is_few_queries(shape.family)) {
-    for (const std::string_view file : tile_state_files(work.problem, work.direction)) small.push_back(file);
+  if (!is_split_kv(shape.family)) {
+    for (const std::string_view file : block_mask_files(work.problem, work.direction)) small.push_back(file);
     if (!tables_of(work.problem, work.direction, shape.family, Gains::kBeside).nodes.empty())
       small.emplace_back("backend/kernels/shared/fill_position_tables.cuh");
   }

@@ -15,7 +15,7 @@ namespace {
 constexpr double kFloatProducts = 6;
 /// Portable tiles of 16 rows a warp read each matrix for half as many products, and so do small Hopper ones.
 constexpr double kSmallTiles = 1.15;
-/// The time of the kernel that finds tile states, for all scores: by intervals, and by its elements for a tile that
+/// The time of the kernel that makes the block mask, for all scores: by intervals, and by its elements for a tile that
 /// intervals leave undecided. The mask's own statements come on top.
 constexpr double kStates = 0.05, kStatesOfElements = 0.9, kStatesLaunch = 0.016;
 /// The part of the memory's bandwidth that kernels reach.
@@ -43,7 +43,7 @@ double memory_time(const AttentionProblem& p, Direction direction, const DeviceR
   return bytes / (kReachedBandwidth * rates.bytes_per_ms);
 }
 
-/// The time of the kernel that finds tile states.
+/// The time of the kernel that makes the block mask.
 double states_time(const AttentionProblem& p, const MaskKnowledge& mask, const MaskWork& work, const NodeCosts& costs) {
   if (!mask.has_states() || mask.same_in_every_call) return 0;
   double pairs = filled_part(p) * pairs_of(p) / static_cast<double>(p.batch * p.heads_q);
@@ -126,7 +126,7 @@ double gains_time(const compiler::CompiledProblem& problem, std::span<const Oper
 Prediction tiled_time(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
                       const MaskWork& mask, const DeviceRates& rates, const TiledTimes& direct, bool small) {
   const AttentionProblem& p = problem.problem;
-  const NodeCosts costs = node_costs(program_of(problem, direction), false, shape.copied_operand);
+  const NodeCosts costs = node_costs(program_of(problem, direction), false, shape.loaded_bias);
   const MaskKnowledge knowledge = mask_knowledge(problem, direction);
   // Whole tiles are run, whatever part of them there is.
   const double rows = static_cast<double>(p.batch * p.heads_q * tiles_of(p.seq_q, shape.queries) * shape.queries);

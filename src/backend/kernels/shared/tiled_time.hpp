@@ -10,8 +10,8 @@
 
 namespace scoremod::backend::kernels {
 
-/// The time of a direction without a program, at the shape where times were measured (measured_at.hpp), in
-/// milliseconds of an H200: of all tiles, and of each row of tiles beside.
+/// The time of a direction without a program, in milliseconds of an H200 at the shape of measured_at.hpp. Rows of tiles
+/// take some beside their tiles.
 struct TiledTimes {
   double tiles, rows;
   double dimless;     ///< the part that does not grow with the head dims

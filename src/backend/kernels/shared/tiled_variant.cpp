@@ -27,21 +27,21 @@ Prediction TiledVariant::time_from(const Work& work, const DeviceRates& rates, c
 std::string TiledVariant::label(const Work& work) const {
   const auto& operands = work.problem.problem.program.operands();
   return concat(to_string(shape_.family), " kernels with tiles of ", shape_.queries, "x", shape_.keys,
-                shape_.persistent_blocks > 0 ? " by persistent blocks" : "",
+                shape_.persistent_ctas > 0 ? "" : "",
                 shape_.ordered ? ", the longest rows first" : "",
-                shape_.copied_operand ? concat(", tiles of ", operands[*shape_.copied_operand].name, " copied") : "",
+                shape_.loaded_bias ? concat(", tiles of ", operands[*shape_.loaded_bias].name, " copied") : "",
                 shape_.fused ? ", dq added up beside dk and dv" : "");
 }
 
 void TiledVariant::write(CanonicalWriter& out) const {
-  const auto& [family, warps, row_tiles, queries, keys, step, part, key_step, element_bytes, blocks, split_keys,
-               own_deltas, fused, dq_order, stages, key_stages, persistent_blocks, copied_operand, ordered,
+  const auto& [family, warps, row_tiles, queries, keys, step, part, key_step, element_bytes, blocks, separate_dv,
+               recomputed_delta, fused, dq_order, stages, key_stages, persistent_ctas, loaded_bias, ordered,
                heads_together, teams, splits] = shape_;
   for (const int number : {static_cast<int>(family), warps, row_tiles, queries, keys, step, part, key_step,
                            element_bytes, blocks, static_cast<int>(dq_order), stages, key_stages, teams})
     out.integer(number);
-  for (const bool flag : {split_keys, own_deltas, fused, persistent_blocks > 0, ordered, splits > 1}) out.boolean(flag);
-  out.integer(copied_operand ? static_cast<std::int64_t>(*copied_operand) : -1);
+  for (const bool flag : {separate_dv, recomputed_delta, fused, persistent_ctas > 0, ordered, splits > 1}) out.boolean(flag);
+  out.integer(loaded_bias ? static_cast<std::int64_t>(*loaded_bias) : -1);
 }
 
 }  // namespace scoremod::backend::kernels

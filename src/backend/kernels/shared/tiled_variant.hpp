@@ -26,7 +26,7 @@ class SharedMaskWork {
 
 /// The files of a variant's kernels.
 struct KernelFiles {
-  /// Kernels that take little time to compile, in one module with those of tile states and tables.
+  /// Kernels that take little time to compile, in one module with those of the block mask and tables.
   std::vector<std::string_view> small;
   std::vector<std::string_view> large;  ///< each is a module of its own
 };

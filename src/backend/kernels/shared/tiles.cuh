@@ -200,13 +200,13 @@ SCOREMOD_FUNCTION bool any_not_finite(const Sums<kRowTiles, kColumns>& sums, int
 // The rows of a CTA's tiles of scores, for a batch and a head, and their owners. With pack-GQA the head is the first of
 // those that share a KV head, and a query's heads are neighbours.
 SCOREMOD_FUNCTION int rows_of_head(const AttentionArguments& call) {
-  return kPackedHeads ? call.group * call.seq_q : call.seq_q;
+  return kPackGqa ? call.group * call.seq_q : call.seq_q;
 }
 struct RowOwner {
   int h, q;
 };
 SCOREMOD_FUNCTION RowOwner owner_of(const AttentionArguments& call, int h, int row) {
-  if (!kPackedHeads) return {h, row};
+  if (!kPackGqa) return {h, row};
   return {h + row % call.group, row / call.group};
 }
 
@@ -221,7 +221,7 @@ SCOREMOD_FUNCTION TilePlace place_of(const AttentionArguments& call, int number,
   const int together = heads - first < call.heads_together ? heads - first : call.heads_together;
   return {first + within % together, within / together};
 }
-// The number of a plane of tile states, among the batches and heads that the mask tells apart.
+// The number of a plane of the block mask, among the batches and heads that the mask tells apart.
 SCOREMOD_FUNCTION long long plane_of(const AttentionArguments& call, int b, int h) {
   return (long long)(kMaskVariesWithBatch ? b : 0) * (kMaskVariesWithHead ? call.heads_q : 1) +
          (kMaskVariesWithHead ? h : 0);
@@ -248,7 +248,7 @@ SCOREMOD_FUNCTION KeyPlace key_place(const AttentionArguments& call, int number)
 }
 
 // The state of a tile of kQueries by kKeys under the mask.
-enum TileState { kEmptyTile = 0, kPartialTile = 1, kFullTile = 2 };
+enum TileKind { kEmptyTile = 0, kPartialTile = 1, kFullTile = 2 };
 
 // The tile's place in `states`: a byte for each tile of each batch and head that the mask tells apart.
 SCOREMOD_FUNCTION long long state_place(const AttentionArguments& call, int b, int h, int query_tile, int key_tile) {
@@ -256,23 +256,23 @@ SCOREMOD_FUNCTION long long state_place(const AttentionArguments& call, int b, i
 }
 
 // By the sizes and the band alone, of queries q to last_q.
-SCOREMOD_FUNCTION TileState band_state_of(const AttentionArguments& call, int q, int last_q, int key_tile) {
+SCOREMOD_FUNCTION TileKind band_state_of(const AttentionArguments& call, int q, int last_q, int key_tile) {
   const int kv = key_tile * kKeys;
   const int last_kv = kv + kKeys < call.seq_kv ? kv + kKeys - 1 : call.seq_kv - 1;
   if (kv - last_q > call.highest || last_kv - q < call.lowest) return kEmptyTile;
   if (kv + kKeys > call.seq_kv) return kPartialTile;
   return kv - last_q >= call.lowest && last_kv - q <= call.highest ? kFullTile : kPartialTile;
 }
-SCOREMOD_FUNCTION TileState band_state(const AttentionArguments& call, int query_tile, int key_tile) {
+SCOREMOD_FUNCTION TileKind band_state(const AttentionArguments& call, int query_tile, int key_tile) {
   const int q = query_tile * kQueries;
   return band_state_of(call, q, q + kQueries < call.seq_q ? q + kQueries - 1 : call.seq_q - 1, key_tile);
 }
 
-SCOREMOD_FUNCTION TileState state_of(const AttentionArguments& call, int b, int h, int query_tile, int key_tile) {
-  const TileState by_band = band_state(call, query_tile, key_tile);
+SCOREMOD_FUNCTION TileKind state_of(const AttentionArguments& call, int b, int h, int query_tile, int key_tile) {
+  const TileKind by_band = band_state(call, query_tile, key_tile);
   if (kMask == kBandMask || by_band == kEmptyTile) return by_band;
   if (!kHasStates) return kPartialTile;
-  return (TileState)call.states[state_place(call, b, h, query_tile, key_tile)];
+  return (TileKind)call.states[state_place(call, b, h, query_tile, key_tile)];
 }
 
 // Steps through the tiles of a row (or, transposed, a column) of tiles that are not empty, in ascending order. All
@@ -314,7 +314,7 @@ struct TileWalk {
 
   SCOREMOD_MEMBER void look(const AttentionArguments& call, int b, int h) {
     const int at = chunk + threadIdx.x % 32;
-    TileState state = kEmptyTile;
+    TileKind state = kEmptyTile;
     if (at < count) state = kTransposed ? state_of(call, b, h, at, own) : state_of(call, b, h, own, at);
     some = ballot(state != kEmptyTile);
     full = ballot(state == kFullTile);

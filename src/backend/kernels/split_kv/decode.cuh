@@ -1,4 +1,4 @@
-// attention_few_queries is the decode kernel: split-KV with pack-GQA. One CTA has kQueries rows of the heads that share
+// split_kv_decode is the decode kernel: split-KV with pack-GQA. One CTA has kQueries rows of the heads that share
 // a KV head, and one of call.splits shares of its keys. Its teams of warps walk over different keys. Each team has
 // kStages tiles of k and v, and all but one are in flight (cp.async).
 #pragma once
@@ -31,7 +31,7 @@ SCOREMOD_FUNCTION void load_keys(Half* tile, const Rows& from, int first, int en
   }
 }
 
-SCOREMOD_KERNEL(kThreads, kBlocks) attention_few_queries(SCOREMOD_ARGUMENT p) {
+SCOREMOD_KERNEL(kThreads, kBlocks) split_kv_decode(SCOREMOD_ARGUMENT p) {
   SCOREMOD_SHARED(shared);
   const AttentionArguments& call = p.call;
   const KeyShare own = share_of(call, blockIdx.x);
@@ -39,7 +39,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_few_queries(SCOREMOD_ARGUMENT p) {
   const int warp_row = warp % kTeamWarps * kWarpRows;
   Half* const q_tile = (Half*)(shared + kDecodeStorage.q);
   Half* const stages = (Half*)(shared + kDecodeStorage.rings) + team * kStages * kStageHalves;
-  const Rows ks = rows_of(call.k, own.b, own.key_head), vs = rows_of(call.v, own.b, own.key_head);
+  const Rows ks = rows_of(call.k, own.b, own.kv_head), vs = rows_of(call.v, own.b, own.kv_head);
   const int keys = keys_of(call, own.b);
 
   KeyWalk walk;
@@ -76,7 +76,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_few_queries(SCOREMOD_ARGUMENT p) {
     Sums<kRowTiles, kKeys> scores;
     scores.clear();
     add_product_of_rows<kDimQk>(scores, q_tile + warp_row * row_length(kDimQk), k_tile);
-    soften(p, scores, rows, ahead[0] % 2 != 0, own.b, own.h, own.first_row() + warp_row, ahead[0] / 2 * kKeys);
+    online_softmax_step(p, scores, rows, ahead[0] % 2 != 0, own.b, own.h, own.first_row() + warp_row, ahead[0] / 2 * kKeys);
     add_product<kDimV>(rows.output, scores, k_tile + kKeyHalves);
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) ahead[i] = ahead[i + 1];

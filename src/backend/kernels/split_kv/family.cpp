@@ -18,7 +18,7 @@ class SplitKvVariant final : public TiledVariant {
     const AttentionProblem& p = work.problem.problem;
     const bool hopper = is_hopper(shape().family);
     CallLayout layout;
-    layout.query_tiles = static_cast<int>(few_query_row_tiles(shape(), p));
+    layout.query_tiles = static_cast<int>(split_kv_row_tiles(shape(), p));
     layout.key_tiles = static_cast<int>(tiles_of(p.seq_kv, shape().keys));
     layout.splits = shape().splits;
     layout.tags_calls = shape().splits > 1;
@@ -26,17 +26,17 @@ class SplitKvVariant final : public TiledVariant {
     if (hopper) layout.cache_lines = CacheLines::k128Bytes;
     const std::int64_t tiles = layout.query_tiles * p.batch * p.heads_kv;
     if (shape().splits > 1) {
-      layout.add_workspace(&device::AttentionArguments::parts, few_query_part_bytes(shape(), p));
+      layout.add_workspace(&device::AttentionArguments::parts, split_kv_part_bytes(shape(), p));
       layout.add_workspace(&device::AttentionArguments::shares,
                            static_cast<std::size_t>(tiles) * sizeof(*device::AttentionArguments::shares));
     }
-    layout.add_launch({hopper ? "hopper_few_queries" : "attention_few_queries", tiles * shape().splits,
-                       shape().threads(), few_query_shared_bytes(shape(), p.dim_qk, p.dim_v), hopper});
+    layout.add_launch({hopper ? "hopper_split_kv_decode" : "split_kv_decode", tiles * shape().splits,
+                       shape().threads(), split_kv_shared_bytes(shape(), p.dim_qk, p.dim_v), hopper});
     return layout;
   }
 
   Prediction time(const Work& work, const DeviceRates& rates) const override {
-    return few_query_time(work.problem, shape(), mask_work(work), rates);
+    return split_kv_time(work.problem, shape(), mask_work(work), rates);
   }
 
  protected:
@@ -53,7 +53,7 @@ class SplitKvVariant final : public TiledVariant {
 std::vector<UnsupportedReason> objections(const Work& work, const DeviceProperties* device) {
   std::vector<UnsupportedReason> reasons = tiled_objections(work.problem, device);
   if (!reasons.empty() || work.direction == Direction::kBackward) return reasons;
-  return few_query_objections(work.problem.problem);
+  return split_kv_objections(work.problem.problem);
 }
 
 Variants variants(const Work& work, const DeviceProperties& device, std::vector<UnsupportedReason>& reasons) {
@@ -63,11 +63,11 @@ Variants variants(const Work& work, const DeviceProperties& device, std::vector<
   const auto add = [&](const std::vector<TileShape>& shapes) {
     for (const TileShape& shape : shapes) found.push_back(split_kv_variant(shape));
   };
-  add(few_query_shapes(problem, device));
+  add(split_kv_shapes(problem, device));
   if (!hopper_objections(problem, work.direction, device.compute_capability).empty()) return found;
-  const std::vector<UnsupportedReason> against = hopper_few_query_objections(problem);
+  const std::vector<UnsupportedReason> against = hopper_split_kv_objections(problem);
   reasons.insert(reasons.end(), against.begin(), against.end());
-  if (against.empty()) add(hopper_few_query_shapes(problem, device.multiprocessors));
+  if (against.empty()) add(hopper_split_kv_shapes(problem, device.multiprocessors));
   return found;
 }
 

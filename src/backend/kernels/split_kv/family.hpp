@@ -6,7 +6,7 @@
 
 namespace scoremod::backend::kernels {
 
-/// Decode forwards of few queries: split-KV and pack-GQA, by mma.sync and cp.async, or by WGMMA and TMA.
+/// Decode forwards: split-KV and pack-GQA, by mma.sync and cp.async, or by WGMMA and TMA.
 extern const KernelFamily kSplitKvFamily;
 
 std::shared_ptr<const TiledVariant> split_kv_variant(const TileShape& shape);

@@ -1,4 +1,4 @@
-// hopper_few_queries: the decode kernel (split-KV, pack-GQA) by warpgroups. A team is a warpgroup, which has all of the
+// hopper_split_kv_decode: the decode kernel (split-KV, pack-GQA) by warpgroups. A team is a warpgroup, which has all of the
 // CTA's rows, and a producer warp. The producer finds the team's tiles and loads them by TMA into the team's own ring.
 // The rings fill shared memory, and their loads are issued before the CTA does anything else: memory bounds these
 // kernels.
@@ -40,12 +40,12 @@ struct TeamTiles {
     if (all.rest.call.k.aligned) fetch_map(&all.k);
     if (all.rest.call.v.aligned) fetch_map(&all.v);
     for (int i = 0; i < kStages; ++i) {
-      begin_barrier(k_full + i, 1);
-      begin_barrier(v_full + i, 1);
-      begin_barrier(k_empty + i, kGroup / 32);
-      begin_barrier(v_empty + i, kGroup / 32);
+      mbarrier_init(k_full + i, 1);
+      mbarrier_init(v_full + i, 1);
+      mbarrier_init(k_empty + i, kGroup / 32);
+      mbarrier_init(v_empty + i, kGroup / 32);
     }
-    publish_barriers();
+    fence_mbarrier_init();
   }
 };
 
@@ -59,16 +59,16 @@ SCOREMOD_FUNCTION void produce_team(const MappedArguments& all, const TeamTiles&
   walk.begin(call, own, keys, team);
   while (walk.next(all.rest, own.b)) {
     const int first = walk.tile * kKeys;
-    wait_for(tiles.k_empty + ring.stage, ring.phase ^ 1);
+    mbarrier_wait(tiles.k_empty + ring.stage, ring.phase ^ 1);
     if (first_lane) tiles.found[ring.stage] = walk.tile * 2 + (walk.partial ? 1 : 0);
     fill_tile<kKeys, kDimQk, 32>(tiles.k + ring.stage * (TeamTiles::kKBytes / 2), call.k, all.k,
-                                 tiles.k_full + ring.stage, own.b, own.key_head, first, keys);
-    wait_for(tiles.v_empty + ring.stage, ring.phase ^ 1);
+                                 tiles.k_full + ring.stage, own.b, own.kv_head, first, keys);
+    mbarrier_wait(tiles.v_empty + ring.stage, ring.phase ^ 1);
     fill_tile<kKeys, kDimV, 32>(tiles.v + ring.stage * (TeamTiles::kVBytes / 2), call.v, all.v,
-                                tiles.v_full + ring.stage, own.b, own.key_head, first, keys);
+                                tiles.v_full + ring.stage, own.b, own.kv_head, first, keys);
     ring.advance();
   }
-  wait_for(tiles.k_empty + ring.stage, ring.phase ^ 1);
+  mbarrier_wait(tiles.k_empty + ring.stage, ring.phase ^ 1);
   if (!first_lane) return;
   tiles.found[ring.stage] = -1;
   arrive(tiles.k_full + ring.stage);
@@ -83,30 +83,30 @@ SCOREMOD_FUNCTION void consume_team(const Arguments& p, const TeamTiles& tiles, 
   Sums<1, kKeys> scores;
   unsigned weights[kKeys / 16][4];
   for (Ring<kStages> ring;; ring.advance()) {
-    wait_for(tiles.k_full + ring.stage, ring.phase);
+    mbarrier_wait(tiles.k_full + ring.stage, ring.phase);
     const int found = uniform(tiles.found[ring.stage]);
     if (found < 0) return;
-    begin_products();
-    ask_product_of_rows<kDimQk, kQueries, kKeys>(scores, q, moved_by(k, ring.stage * TeamTiles::kKBytes));
-    end_products();
-    wait_for_products<0>();
-    pin(scores.at[0]);
-    leave(tiles.k_empty + ring.stage);
-    if (has_rows) soften(p, scores, rows, found % 2 != 0, own.b, own.h, first_row, found / 2 * kKeys);
-    round_to_halves<kKeys>(weights, scores);
-    wait_for(tiles.v_full + ring.stage, ring.phase);
-    pin(weights);
-    pin(rows.output.at[0]);
-    begin_products();
-    ask_product<kDimV, kKeys>(rows.output, weights, moved_by(v, ring.stage * TeamTiles::kVBytes));
-    end_products();
-    wait_for_products<0>();
-    pin(rows.output.at[0]);
-    leave(tiles.v_empty + ring.stage);
+    wgmma_fence();
+    issue_wgmma_abt<kDimQk, kQueries, kKeys>(scores, q, moved_by(k, ring.stage * TeamTiles::kKBytes));
+    wgmma_commit();
+    wgmma_wait<0>();
+    fence_operand(scores.at[0]);
+    consumer_release(tiles.k_empty + ring.stage);
+    if (has_rows) online_softmax_step(p, scores, rows, found % 2 != 0, own.b, own.h, first_row, found / 2 * kKeys);
+    round_to_16bit<kKeys>(weights, scores);
+    mbarrier_wait(tiles.v_full + ring.stage, ring.phase);
+    fence_operand(weights);
+    fence_operand(rows.output.at[0]);
+    wgmma_fence();
+    issue_wgmma_ab<kDimV, kKeys>(rows.output, weights, moved_by(v, ring.stage * TeamTiles::kVBytes));
+    wgmma_commit();
+    wgmma_wait<0>();
+    fence_operand(rows.output.at[0]);
+    consumer_release(tiles.v_empty + ring.stage);
   }
 }
 
-SCOREMOD_KERNEL(kThreads + kProducers, 1) hopper_few_queries(SCOREMOD_MAPPED_ARGUMENT all) {
+SCOREMOD_KERNEL(kThreads + kProducers, 1) hopper_split_kv_decode(SCOREMOD_MAPPED_ARGUMENT all) {
   SCOREMOD_SHARED(unaligned);
   const AttentionArguments& call = all.rest.call;
   const KeyShare own = share_of(call, blockIdx.x);
@@ -123,7 +123,7 @@ SCOREMOD_KERNEL(kThreads + kProducers, 1) hopper_few_queries(SCOREMOD_MAPPED_ARG
   const int warp_row = threadIdx.x % kGroup / 32 * 16;
   load_queries(call, own, [&](int row, int dim) { return word_of_tile<kQueries>(tiles.q, row, dim); });
   wait_for_copies();
-  publish_writes();
+  fence_proxy_async();
   meet(kBegun, kThreads + kProducers);  // q is there, and so are the rings' barriers
   SoftmaxRows rows;
   rows.clear();

@@ -8,18 +8,18 @@
 // Tiles of keys that a team takes at once, before others' begin; they are 64 keys.
 constexpr int kChunkTiles = 64 / kKeys;
 
-SCOREMOD_FUNCTION int key_heads_of(const AttentionArguments& call) { return call.heads_q / call.group; }
+SCOREMOD_FUNCTION int kv_heads_of(const AttentionArguments& call) { return call.heads_q / call.group; }
 
 // A tile of kQueries rows of a batch's KV head, whose first query head is h, and one of call.splits shares of its keys.
 struct KeyShare {
-  int b, key_head, h, row_tile, split;
+  int b, kv_head, h, row_tile, split;
 
   SCOREMOD_MEMBER int first_row() const { return row_tile * kQueries; }
 };
 // Neighbours have the same keys.
 SCOREMOD_FUNCTION KeyShare share_of(const AttentionArguments& call, int number) {
-  const int rest = number / call.query_tiles, head = rest / call.splits, key_head = head % key_heads_of(call);
-  return {head / key_heads_of(call), key_head, key_head * call.group, number % call.query_tiles, rest % call.splits};
+  const int rest = number / call.query_tiles, head = rest / call.splits, kv_head = head % kv_heads_of(call);
+  return {head / kv_heads_of(call), kv_head, kv_head * call.group, number % call.query_tiles, rest % call.splits};
 }
 
 // Steps through a team's tiles of keys that are not empty, in ascending order. A team takes every `step`-th of the
@@ -59,7 +59,7 @@ struct KeyWalk {
 
   SCOREMOD_MEMBER void look(const Arguments& p, int b) {
     const int lane = threadIdx.x % 32, at = chunk * kChunkTiles + lane;
-    TileState state = kEmptyTile;
+    TileKind state = kEmptyTile;
     if (lane < kChunkTiles && at < p.call.key_tiles) state = band_state_of(p.call, first_q, last_q, at);
     some = ballot(state != kEmptyTile);
     full = kMask == kScoreMask ? 0u : ballot(state == kFullTile);

@@ -12,7 +12,7 @@ static_assert(kTeams * kPartFloats >= 2 * kThreads, "forward_row() has room wher
 
 // The number of the tile of rows among those of all batches and KV heads.
 SCOREMOD_FUNCTION long long tile_number(const AttentionArguments& call, const KeyShare& own) {
-  return ((long long)own.b * key_heads_of(call) + own.key_head) * call.query_tiles + own.row_tile;
+  return ((long long)own.b * kv_heads_of(call) + own.kv_head) * call.query_tiles + own.row_tile;
 }
 // The first of the tile's call.splits partials.
 SCOREMOD_FUNCTION float* parts_of(const AttentionArguments& call, const KeyShare& own) {

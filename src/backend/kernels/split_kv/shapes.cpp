@@ -29,7 +29,7 @@ constexpr std::int64_t kReservedBytes = 1024;
 std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
 std::int64_t shared_bytes(const TileShape& shape, const AttentionProblem& problem) {
-  return static_cast<std::int64_t>(few_query_shared_bytes(shape, problem.dim_qk, problem.dim_v));
+  return static_cast<std::int64_t>(split_kv_shared_bytes(shape, problem.dim_qk, problem.dim_v));
 }
 
 /// As many as there is room for, but not fewer than are of use.
@@ -48,7 +48,7 @@ bool fits_registers(const TileShape& shape, std::int64_t dim_v) {
 
 /// As many as fill the multiprocessors once, or some times over where that leaves fewer idle in the end; at least 2.
 int splits_of(const TileShape& shape, const AttentionProblem& problem, std::int64_t multiprocessors) {
-  const std::int64_t heads = problem.batch * problem.heads_kv * few_query_row_tiles(shape, problem);
+  const std::int64_t heads = problem.batch * problem.heads_kv * split_kv_row_tiles(shape, problem);
   const std::int64_t chunks = quotient_up(problem.seq_kv, kChunk), at_once = multiprocessors * shape.blocks;
   const std::int64_t most = std::max<std::int64_t>(2, std::min(quotient_up(chunks, shape.teams), at_once));
   // The time of a CTA beside its keys, in chunks of a team.
@@ -66,22 +66,22 @@ int splits_of(const TileShape& shape, const AttentionProblem& problem, std::int6
 
 }  // namespace
 
-std::vector<TileShape> few_query_shapes(const AttentionProblem& problem, const DeviceProperties& device) {
+std::vector<TileShape> split_kv_shapes(const AttentionProblem& problem, const DeviceProperties& device) {
   std::vector<TileShape> shapes;
   for (const int rows : kRows) {
     const int row_tiles = rows > 16 && problem.dim_v <= kWidestOfTwoRowTiles ? 2 : 1;
     const int keys = rows == 64 && row_tiles == 2 ? 32 : 16;
-    shapes.push_back(few_query_shape(rows, row_tiles, keys, kMaxWarps, problem, device));
+    shapes.push_back(split_kv_shape(rows, row_tiles, keys, kMaxWarps, problem, device));
     shapes.push_back(shapes.back());
     shapes.back().splits = 1;
   }
   return shapes;
 }
 
-TileShape few_query_shape(int rows, int row_tiles, int keys, int warps, const AttentionProblem& problem,
+TileShape split_kv_shape(int rows, int row_tiles, int keys, int warps, const AttentionProblem& problem,
                           const DeviceProperties& device) {
   TileShape shape;
-  shape.family = Family::kFewQueries;
+  shape.family = Family::kSplitKv;
   shape.queries = rows;
   shape.row_tiles = row_tiles;
   shape.keys = keys;
@@ -101,19 +101,19 @@ TileShape few_query_shape(int rows, int row_tiles, int keys, int warps, const At
   return shape;
 }
 
-std::vector<TileShape> hopper_few_query_shapes(const AttentionProblem& problem, std::int64_t multiprocessors) {
+std::vector<TileShape> hopper_split_kv_shapes(const AttentionProblem& problem, std::int64_t multiprocessors) {
   // While one team turns scores into weights, the other's products run. Two teams of wide heads lack registers.
   const int teams = problem.dim_v <= kWidestOfTwoTeams ? 2 : 1;
-  TileShape shape = hopper_few_query_shape(kGroupKeys, teams, problem, multiprocessors);
-  if (shape.stages <= kMinStages) shape = hopper_few_query_shape(kFewerGroupKeys, teams, problem, multiprocessors);
+  TileShape shape = hopper_split_kv_shape(kGroupKeys, teams, problem, multiprocessors);
+  if (shape.stages <= kMinStages) shape = hopper_split_kv_shape(kFewerGroupKeys, teams, problem, multiprocessors);
   TileShape whole = shape;
   whole.splits = 1;
   return {shape, whole};
 }
 
-TileShape hopper_few_query_shape(int keys, int teams, const AttentionProblem& problem, std::int64_t multiprocessors) {
+TileShape hopper_split_kv_shape(int keys, int teams, const AttentionProblem& problem, std::int64_t multiprocessors) {
   TileShape shape;
-  shape.family = Family::kHopperFewQueries;
+  shape.family = Family::kHopperSplitKv;
   shape.queries = kGroupRows;
   shape.keys = keys;
   shape.teams = teams;
@@ -124,12 +124,12 @@ TileShape hopper_few_query_shape(int keys, int teams, const AttentionProblem& pr
   return shape;
 }
 
-std::vector<UnsupportedReason> hopper_few_query_objections(const AttentionProblem& problem) {
+std::vector<UnsupportedReason> hopper_split_kv_objections(const AttentionProblem& problem) {
   std::vector<UnsupportedReason> reasons;
   const std::int64_t rows = problem.heads_q / problem.heads_kv * problem.seq_q;
   if (rows > kGroupRows) {
     reasons.push_back(
-        unsupported(Rule::kEngineRefused, concat("hopper few-query kernels: expected at most ", kGroupRows,
+        unsupported(Rule::kEngineRefused, concat("hopper split-KV kernels: expected at most ", kGroupRows,
                                                  " queries of the heads that share one of keys, found ", rows)));
   }
   for (const problem::TensorRole role : {problem::TensorRole::kK, problem::TensorRole::kV}) {
@@ -138,26 +138,26 @@ std::vector<UnsupportedReason> hopper_few_query_objections(const AttentionProble
     if (!(shape.batch > 1 && tensor.batch == 0) && !(shape.heads > 1 && tensor.head == 0)) continue;
     // No map has such rows, and the few threads that copy take long without one.
     reasons.push_back(
-        unsupported(Rule::kCopyAlignment, concat("hopper few-query kernels: expected rows of ", to_string(role),
+        unsupported(Rule::kCopyAlignment, concat("hopper split-KV kernels: expected rows of ", to_string(role),
                                                  " of their own for each batch and head, found some that share them")));
   }
   return reasons;
 }
 
-std::vector<UnsupportedReason> few_query_objections(const AttentionProblem& problem) {
+std::vector<UnsupportedReason> split_kv_objections(const AttentionProblem& problem) {
   if (problem.dtype == DType::kF32)
-    return {unsupported(Rule::kDtype, "few-query kernels: expected q, k and v in f16 or bf16, found f32")};
+    return {unsupported(Rule::kDtype, "split-KV kernels: expected q, k and v in f16 or bf16, found f32")};
   if (problem.seq_q <= kMaxQueries) return {};
   return {unsupported(Rule::kEngineRefused,
-                      concat("few-query kernels: expected at most ", kMaxQueries, " queries, found ", problem.seq_q))};
+                      concat("split-KV kernels: expected at most ", kMaxQueries, " queries, found ", problem.seq_q))};
 }
 
-std::int64_t few_query_row_tiles(const TileShape& shape, const AttentionProblem& problem) {
+std::int64_t split_kv_row_tiles(const TileShape& shape, const AttentionProblem& problem) {
   const std::int64_t rows = problem.heads_q / problem.heads_kv * problem.seq_q;
   return quotient_up(rows, shape.queries);
 }
 
-std::size_t few_query_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+std::size_t split_kv_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
   const int qk = static_cast<int>(dim_qk), v = static_cast<int>(dim_v);
   if (is_hopper(shape.family)) {
     const device::HopperDecodeStorage storage{qk, v, shape.queries, shape.keys, shape.stages, shape.teams};
@@ -167,9 +167,9 @@ std::size_t few_query_shared_bytes(const TileShape& shape, std::int64_t dim_qk, 
   return storage.bytes;
 }
 
-std::size_t few_query_part_bytes(const TileShape& shape, const AttentionProblem& problem) {
+std::size_t split_kv_part_bytes(const TileShape& shape, const AttentionProblem& problem) {
   const device::PartialStorage partial{shape.queries, static_cast<int>(problem.dim_v)};
-  const std::int64_t tiles = problem.batch * problem.heads_kv * few_query_row_tiles(shape, problem);
+  const std::int64_t tiles = problem.batch * problem.heads_kv * split_kv_row_tiles(shape, problem);
   return static_cast<std::size_t>(tiles * shape.splits * partial.bytes);
 }
 

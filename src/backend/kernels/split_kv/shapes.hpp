@@ -14,30 +14,30 @@ namespace scoremod::backend::kernels {
 /// Shapes of a decode forward on this device, with room for 16, 32 and 64 rows, each with split-KV and with a single
 /// split. The fastest is the one that a problem's rows fill best, which are the queries of all heads of a KV head. A
 /// problem with other sizes (a trial of this one) has the same six, but for the number of splits.
-std::vector<TileShape> few_query_shapes(const AttentionProblem& problem, const DeviceProperties& device);
+std::vector<TileShape> split_kv_shapes(const AttentionProblem& problem, const DeviceProperties& device);
 
 /// A shape for so many rows, by warps of 16 row_tiles of them each, which take so many keys at once. It has as many
 /// stages as the device has room for, and fewer warps if that leaves too few.
-TileShape few_query_shape(int rows, int row_tiles, int keys, int warps, const AttentionProblem& problem,
+TileShape split_kv_shape(int rows, int row_tiles, int keys, int warps, const AttentionProblem& problem,
                           const DeviceProperties& device);
 
 /// Shapes by warpgroups, on Hopper, whatever the rows: with split-KV, and with a single split.
-std::vector<TileShape> hopper_few_query_shapes(const AttentionProblem& problem, std::int64_t multiprocessors);
+std::vector<TileShape> hopper_split_kv_shapes(const AttentionProblem& problem, std::int64_t multiprocessors);
 /// One whose teams, a warpgroup each, take so many keys at once: with as many stages as there is room for.
-TileShape hopper_few_query_shape(int keys, int teams, const AttentionProblem& problem, std::int64_t multiprocessors);
-/// Why there are none where there are Hopper kernels and few_query_shapes(); empty where there are. A problem's trial
+TileShape hopper_split_kv_shape(int keys, int teams, const AttentionProblem& problem, std::int64_t multiprocessors);
+/// Why there are none where there are Hopper kernels and split_kv_shapes(); empty where there are. A problem's trial
 /// has no more rows than fit, where the problem has not.
-std::vector<UnsupportedReason> hopper_few_query_objections(const AttentionProblem& problem);
+std::vector<UnsupportedReason> hopper_split_kv_objections(const AttentionProblem& problem);
 
 /// Why there are no such kernels for what there are portable ones for; empty where there are.
-std::vector<UnsupportedReason> few_query_objections(const AttentionProblem& problem);
+std::vector<UnsupportedReason> split_kv_objections(const AttentionProblem& problem);
 
 /// Tiles of rows that share the keys of a head.
-std::int64_t few_query_row_tiles(const TileShape& shape, const AttentionProblem& problem);
+std::int64_t split_kv_row_tiles(const TileShape& shape, const AttentionProblem& problem);
 
 /// Shared memory of one block, in bytes.
-std::size_t few_query_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
+std::size_t split_kv_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 /// The size of the partials in the workspace.
-std::size_t few_query_part_bytes(const TileShape& shape, const AttentionProblem& problem);
+std::size_t split_kv_part_bytes(const TileShape& shape, const AttentionProblem& problem);
 
 }  // namespace scoremod::backend::kernels

@@ -61,21 +61,21 @@ double compute_time(const compiler::CompiledProblem& problem, const TileShape& s
 /// The time of the memory, as if arithmetic took none.
 double memory_time(const AttentionProblem& p, const TileShape& shape, const MaskWork& mask, const DeviceRates& rates) {
   const double rows = static_cast<double>(p.batch * p.heads_kv * p.seq_kv);
-  const auto row_tiles = static_cast<double>(few_query_row_tiles(shape, p));
+  const auto row_tiles = static_cast<double>(split_kv_row_tiles(shape, p));
   double bytes = 2 * rows * static_cast<double>(p.dim_qk + p.dim_v) * mask.run * (1 + kReadAgain * (row_tiles - 1));
   // The part of a tile's rows that the problem fills.
   const double filled = static_cast<double>(p.heads_q / p.heads_kv * p.seq_q) / (row_tiles * shape.queries);
-  if (shape.splits > 1) bytes += 2 * filled * static_cast<double>(few_query_part_bytes(shape, p));
+  if (shape.splits > 1) bytes += 2 * filled * static_cast<double>(split_kv_part_bytes(shape, p));
   return bytes / (walk_of(shape).reached * rates.bytes_per_ms);
 }
 
 }  // namespace
 
-Prediction few_query_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask,
+Prediction split_kv_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask,
                           const DeviceRates& rates) {
   const AttentionProblem& p = problem.problem;
   const Walk& walk = walk_of(shape);
-  const auto blocks = static_cast<double>(p.batch * p.heads_kv * few_query_row_tiles(shape, p) * shape.splits);
+  const auto blocks = static_cast<double>(p.batch * p.heads_kv * split_kv_row_tiles(shape, p) * shape.splits);
   const Rounds rounds(blocks, rates.multiprocessors * shape.blocks);
   const double keys = static_cast<double>(p.seq_kv) / shape.splits;
   const double compute = compute_time(problem, shape, mask, keys, rounds, rates);

@@ -7,9 +7,9 @@
 
 namespace scoremod::backend::kernels {
 
-/// How long a forward takes in one of few_query_shapes() or hopper_few_query_shapes(), scaled from an H200's times, in
+/// How long a forward takes in one of split_kv_shapes() or hopper_split_kv_shapes(), scaled from an H200's times, in
 /// part by a probe's ratios (bench/NOTES.md). `mask` is mask_work() of the forward. Pure.
-Prediction few_query_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask,
+Prediction split_kv_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask,
                           const DeviceRates& rates);
 
 }  // namespace scoremod::backend::kernels

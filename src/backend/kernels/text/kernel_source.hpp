@@ -15,7 +15,7 @@
 
 namespace scoremod::backend::kernels {
 
-/// What fills the holes of kernel files: one value for each name, in whichever files holes of this name are.
+/// The values of the holes of kernel files: one value for each name, in whichever files holes of this name are.
 class Holes {
  public:
   template <class Value>

@@ -36,7 +36,7 @@ class CallLayout {
   int splits = 1;                               ///< split-KV: CTAs that share the keys of a head
   int blocks = 0;                               ///< CTAs of a persistent kernel
   bool tags_calls = false;                      ///< a call has an id, which tags counters that nobody clears
-  std::optional<std::uint32_t> copied_operand;  ///< the bias that TMA loads
+  std::optional<std::uint32_t> loaded_bias;  ///< the bias that TMA loads
   CacheLines cache_lines = CacheLines::k256Bytes;
 
   void add_launch(KernelLaunch launch) { launches_.push_back(std::move(launch)); }

@@ -27,7 +27,7 @@ ArgumentBytes KernelCall::common_arguments(const CallParameters& parameters, std
                                            std::byte* workspace) const {
   ArgumentBytes bytes = arguments_of(problem_, mask_class_, constants_, parameters, operands);
   layout_.write(bytes, workspace, once_);
-  if (const auto operand = layout_.copied_operand; operand && !operands.empty())
+  if (const auto operand = layout_.loaded_bias; operand && !operands.empty())
     bytes.call().copied = copied_argument(problem_, *operand, operands[*operand]);
   return bytes;
 }

@@ -197,7 +197,7 @@ void run_with(const AttentionProblem& problem, const Number& number, bool at_end
                                                                                                     {}});
 }
 
-TEST(AttentionKernelBounds, StayInsideTheirTensorsWhateverACallBinds) {
+TEST(AttentionKernelBounds, StayInsideTheirTensorsForAllRuntimeArguments) {
   for (const char* const name : {"ragged", "paged", "lengths"}) {
     SCOPED_TRACE(name);
     const AttentionProblem problem = case_of(name).problem;
@@ -264,7 +264,7 @@ TEST(AttentionKernelDeltas, LeaveNothingWhereOneKeyIsSummedOver) {
   test.problem = p;
   const ProblemInputs inputs = random_inputs(p);
   EXPECT_EQ(error_of(check_of(test, inputs), "dq"), 0);
-  const Fault rounded{"kOwnDeltas = true", "kOwnDeltas = false"};
+  const Fault rounded{"kRecomputedDelta = true", "kRecomputedDelta = false"};
   EXPECT_GT(error_of(check_of(test, inputs, {}, rounded), "dq"), 0);
 }
 

@@ -133,9 +133,9 @@ TEST(GivenDeltas, BringAGradientOfTheLseToOperands) {
 TEST(GivenDeltas, AreNotMadeOfFewRowsOwnWeights) {
   AttentionProblem few = problem_of(false);
   few.seq_q = 20;
-  EXPECT_TRUE(tile_shape(few, Direction::kBackward).own_deltas);
+  EXPECT_TRUE(tile_shape(few, Direction::kBackward).recomputed_delta);
   few.given_deltas = true;
-  EXPECT_FALSE(tile_shape(few, Direction::kBackward).own_deltas);
+  EXPECT_FALSE(tile_shape(few, Direction::kBackward).recomputed_delta);
 }
 
 }  // namespace

@@ -132,12 +132,12 @@ TEST(HopperKernelFaults, AreSeen) {
   EXPECT_FALSE(fused("if (has_box) add_dq(box);", "if (has_box) add_dq(last_box);").passed()) << "rows of another step";
   EXPECT_FALSE(fused("block_barrier();\n    if (kDqOrder", "if (kDqOrder").passed())
       << "gradients that the other group has yet to write";
-  EXPECT_FALSE(check_of(plain, {}, {"wait_for_products<2>();", ""}, ordered_shape<DqOrder::kEarlyAdditions>).passed())
+  EXPECT_FALSE(check_of(plain, {}, {"wgmma_wait<2>();", ""}, ordered_shape<DqOrder::kEarlyAdditions>).passed())
       << "a product that is not there yet";
   EXPECT_FALSE(fused("if (kFused && lane", "if (false && lane").passed()) << "sums that are not begun";
   plain.problem.backward = false;
   const auto forward = [&](const char* text, const char* instead) { return check_of(plain, {text, instead}); };
-  EXPECT_FALSE(forward("wait_for_products<1>();", "wait_for_products<2>();").passed())
+  EXPECT_FALSE(forward("wgmma_wait<1>();", "wgmma_wait<2>();").passed())
       << "scores that are not there yet";
   EXPECT_FALSE(forward("if (raised) scale_output(rows, factors);", "").passed()) << "sums by another reference";
 }
@@ -146,14 +146,14 @@ TEST(HopperKernelFaultsDeathTest, AreSeen) {
   checking::CheckCase plain = many_tiles("plain");
   plain.problem.backward = false;
   const auto forward = [&](const char* text, const char* instead) { check_of(plain, {text, instead}); };
-  EXPECT_DEATH(forward("leave(tiles.v_empty + last.stage);", ""), "threads wait for each other forever");
-  EXPECT_DEATH(forward("wait_for(tiles.v_full + last.stage, last.phase);\n    begin_products();\n    ask_product",
-                       "begin_products();\n    ask_product"),
+  EXPECT_DEATH(forward("consumer_release(tiles.v_empty + last.stage);", ""), "threads wait for each other forever");
+  EXPECT_DEATH(forward("mbarrier_wait(tiles.v_full + last.stage, last.phase);\n    wgmma_fence();\n    issue_wgmma_ab",
+                       "wgmma_fence();\n    issue_wgmma_ab"),
                "more arrivals than a barrier has");
   EXPECT_DEATH(forward("arrive_and_expect(full, tile_bytes(kTileRows, kDim));", "arrive(full);"),
                "a copy that its barrier does not expect");
-  EXPECT_DEATH(forward("  begin_products();\n  ask_product_of_rows", "  ask_product_of_rows"),
-               "a product before begin_products");
+  EXPECT_DEATH(forward("  wgmma_fence();\n  issue_wgmma_abt", "  issue_wgmma_abt"),
+               "a product before wgmma_fence");
 }
 
 }  // namespace

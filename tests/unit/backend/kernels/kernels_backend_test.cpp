@@ -36,14 +36,14 @@ TEST(KernelsBackend, OffersLargeTilesFirstAndSmallOnesForWhereThoseSpill) {
   }
 }
 
-bool has_persistent_blocks(const Candidate& candidate) {
+bool has_persistent_kernels(const Candidate& candidate) {
   return candidate.label.find("persistent") != std::string::npos;
 }
 
 TEST(KernelsBackend, OffersHopperKernelsFirstWhereTheyRun) {
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
     auto candidates = candidates_of(problem_of(kCausal), direction);
-    std::erase_if(candidates, has_persistent_blocks);
+    std::erase_if(candidates, has_persistent_kernels);
     ASSERT_EQ(candidates.size(), direction == Direction::kForward ? 4u : 5u);
     EXPECT_NE(candidates[0].label.find("hopper"), std::string::npos);
     EXPECT_NE(candidates[1].label.find("hopper"), std::string::npos);
@@ -55,7 +55,7 @@ TEST(KernelsBackend, OffersHopperKernelsFirstWhereTheyRun) {
 }
 
 /// They are expected to be faster where rows of tiles are short, and autotuning may choose them elsewhere.
-TEST(KernelsBackend, OffersPersistentBlocks) {
+TEST(KernelsBackend, OffersPersistentKernels) {
   struct Case {
     const char* program;
     bool is_short;
@@ -68,26 +68,26 @@ TEST(KernelsBackend, OffersPersistentBlocks) {
     SCOPED_TRACE(program);
     AttentionProblem problem = problem_of(program);
     const auto candidates = candidates_of(problem, Direction::kForward);
-    const auto persistent = std::ranges::find_if(candidates, has_persistent_blocks);
+    const auto persistent = std::ranges::find_if(candidates, has_persistent_kernels);
     ASSERT_NE(persistent, candidates.end());
     for (const Candidate& other : candidates) {
       if (&other == &*persistent) continue;
       EXPECT_NE(other.structural_key, persistent->structural_key);
       // Another order of rows adds a launch and changes no kernel.
-      EXPECT_EQ(other.plan_key == persistent->plan_key, has_persistent_blocks(other)) << other.label;
+      EXPECT_EQ(other.plan_key == persistent->plan_key, has_persistent_kernels(other)) << other.label;
     }
     EXPECT_EQ(persistent->predicted.milliseconds < candidates[0].predicted.milliseconds, is_short);
     EXPECT_GT(*persistent->workspace_bytes, *candidates[0].workspace_bytes);
-    EXPECT_TRUE(std::ranges::none_of(candidates_of(problem, Direction::kBackward), has_persistent_blocks));
-    EXPECT_TRUE(std::ranges::none_of(candidates_of(problem, Direction::kForward, a100()), has_persistent_blocks));
+    EXPECT_TRUE(std::ranges::none_of(candidates_of(problem, Direction::kBackward), has_persistent_kernels));
+    EXPECT_TRUE(std::ranges::none_of(candidates_of(problem, Direction::kForward, a100()), has_persistent_kernels));
     AttentionProblem small = problem;
     small.dim_qk = small.dim_v = 64;
-    EXPECT_TRUE(std::ranges::none_of(candidates_of(small, Direction::kForward), has_persistent_blocks));
+    EXPECT_TRUE(std::ranges::none_of(candidates_of(small, Direction::kForward), has_persistent_kernels));
     // How many blocks there are is an argument: kernels that were tried with other numbers are the same.
     Target other = h200();
     other.device.multiprocessors = 114;
     const auto others = candidates_of(problem, Direction::kForward, other);
-    const auto same = std::ranges::find_if(others, has_persistent_blocks);
+    const auto same = std::ranges::find_if(others, has_persistent_kernels);
     ASSERT_NE(same, others.end());
     EXPECT_EQ(same->plan_key, persistent->plan_key);
     EXPECT_EQ(same->structural_key, persistent->structural_key);
@@ -266,8 +266,8 @@ TEST(KernelsBackend, RefusesWithEveryReason) {
 
 /// A module for each large kernel; the small kernels beside a forward's have one of their own, where there are some.
 std::size_t expected_modules(Direction direction, const kernels::TileShape& shape, bool has_states) {
-  if (direction == Direction::kBackward) return shape.split_keys ? 3 : 2;
-  return has_states && !kernels::is_few_queries(shape.family) ? 2 : 1;
+  if (direction == Direction::kBackward) return shape.separate_dv ? 3 : 2;
+  return has_states && !kernels::is_split_kv(shape.family) ? 2 : 1;
 }
 
 struct ModulesCase {
@@ -284,7 +284,7 @@ TEST_P(KernelsBackendModules, HaveEveryKernelOfACallInOneOfThem) {
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
     std::vector shapes{kernels::tile_shape(problem, direction), kernels::hopper_shapes(problem, direction).front()};
     if (direction == Direction::kForward) {
-      shapes.push_back(kernels::few_query_shapes(problem, h200().device).front());
+      shapes.push_back(kernels::split_kv_shapes(problem, h200().device).front());
     } else if (problem.dim_qk <= 128) {
       shapes.push_back(kernels::hopper_fused_shape(problem));
     }
@@ -421,11 +421,11 @@ TEST(KernelsBackend, ReadsFromTheCompilersReportThatProductsAreSerialized) {
 }
 
 TEST(KernelsBackend, ReadsSpillsFromTheCompilersReport) {
-  EXPECT_EQ(kernels::spilled_bytes("    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"), 0);
+  EXPECT_EQ(kernels::register_spill_bytes("    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"), 0);
   EXPECT_EQ(
-      kernels::spilled_bytes("0 bytes spill stores\n 24 bytes stack, 48 bytes spill stores, 24 bytes spill loads"), 48);
-  EXPECT_EQ(kernels::spilled_bytes("7 bytes spill stores"), 7);
-  EXPECT_EQ(kernels::spilled_bytes(" bytes spill stores"), 0);
+      kernels::register_spill_bytes("0 bytes spill stores\n 24 bytes stack, 48 bytes spill stores, 24 bytes spill loads"), 48);
+  EXPECT_EQ(kernels::register_spill_bytes("7 bytes spill stores"), 7);
+  EXPECT_EQ(kernels::register_spill_bytes(" bytes spill stores"), 0);
 }
 
 }  // namespace

@@ -211,7 +211,7 @@ TEST(KernelsBackend, KeysAreEqualWhereTextsAre) {
         shapes.push_back(kernels::hopper_fused_shape(one.problem));
       } else {
         shapes.push_back(kernels::persistent_hopper_shape(one.problem, 132));
-        const auto few = kernels::few_query_shapes(one.problem, h200().device);
+        const auto few = kernels::split_kv_shapes(one.problem, h200().device);
         shapes.insert(shapes.end(), few.begin(), few.end());
       }
       for (const kernels::TileShape& shape : shapes) {

@@ -149,7 +149,7 @@ TEST(OperandKernelsRun, OfManyTilesIsRightBesideTheBackwardOfHopper) {
 /// Gradients of elements whose numbers are copied ahead.
 TEST(OperandKernelsRun, OfACopiedOperandIsRight) {
   const auto shape_of = [](const AttentionProblem& problem) {
-    return copying_fused_shape(problem, copied_operand(problem, Direction::kBackward).value());
+    return copying_fused_shape(problem, loaded_bias(problem, Direction::kBackward).value());
   };
   TileShape (*const copying)(const AttentionProblem&) = shape_of;
   test::expect_right(check_of(case_named("CopiedElements"), {}, Gains::kBeside, *copying));
@@ -192,7 +192,7 @@ TEST(FusedOperandKernelsRun, GivesOperandsTheSameBitsEachTime) {
     return emulated.has_same_bits();
   };
   EXPECT_TRUE(same_bits({}));
-  EXPECT_FALSE(same_bits({"group_meets();  // nobody", ";  // nobody"})) << "a race";
+  EXPECT_FALSE(same_bits({"warpgroup_sync();  // nobody", ";  // nobody"})) << "a race";
 }
 
 /// The checks above would see it.

@@ -30,7 +30,7 @@ struct PagedCase {
 
 checking::CheckCase case_of(const PagedCase& paged) {
   std::vector<checking::CheckCase> cases =
-      paged.rows == 0 ? test::attention_kernels_cases(true) : test::few_query_cases(true);
+      paged.rows == 0 ? test::attention_kernels_cases(true) : test::split_kv_cases(true);
   checking::CheckCase test = std::move(cases.at(
       static_cast<std::size_t>(std::ranges::find(cases, paged.name, &checking::CheckCase::name) - cases.begin())));
   test.problem.program = Program::parse(concat("value = ", paged.value, "\nkeep = ", paged.keep));
@@ -43,7 +43,7 @@ TileShape shape_of(const PagedCase& paged, const AttentionProblem& problem) {
   device.compute_capability = 80;
   device.multiprocessors = 6;
   device.shared_memory_per_block = 232448;
-  for (const TileShape& shape : few_query_shapes(problem, device))
+  for (const TileShape& shape : split_kv_shapes(problem, device))
     if (shape.queries == paged.rows) return shape;
   ADD_FAILURE() << "no shape of " << paged.rows << " rows";
   return {};

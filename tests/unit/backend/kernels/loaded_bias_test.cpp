@@ -32,7 +32,7 @@ const std::vector<checking::CheckCase>& cases() {
 const checking::CheckCase &by_head = cases()[0], &by_batch = cases()[1], &by_both = cases()[2], &of_all = cases()[3];
 
 TileShape copying(const AttentionProblem& problem) {
-  return copying_hopper_shape(problem, copied_operand(problem, Direction::kForward).value());
+  return copying_hopper_shape(problem, loaded_bias(problem, Direction::kForward).value());
 }
 
 CheckReport check_of(const checking::CheckCase& test, const test::EmulatedFaults& faults = {}) {
@@ -41,34 +41,34 @@ CheckReport check_of(const checking::CheckCase& test, const test::EmulatedFaults
       faults);
 }
 
-class CopiedOperand : public ::testing::TestWithParam<std::size_t> {};
+class LoadedBias : public ::testing::TestWithParam<std::size_t> {};
 
-TEST_P(CopiedOperand, IsRight) {
+TEST_P(LoadedBias, IsRight) {
   SCOPED_TRACE(cases()[GetParam()].name);
   test::expect_right(check_of(cases()[GetParam()]));
 }
-INSTANTIATE_TEST_SUITE_P(Cases, CopiedOperand, ::testing::Range(std::size_t{0}, cases().size()));
+INSTANTIATE_TEST_SUITE_P(Cases, LoadedBias, ::testing::Range(std::size_t{0}, cases().size()));
 
 /// TMA cannot take the pointers of these calls.
-TEST(CopiedOperandOf, IsRightWhereThreadsCopyIt) {
-  const Fault one_thread{"(!kCopiesOperand || call.copied.aligned)", "false"},
+TEST(LoadedBiasOf, IsRightWhereThreadsCopyIt) {
+  const Fault one_thread{"(!kLoadsBias || call.copied.aligned)", "false"},
       boxes{"if (tensor.aligned) {", "if (false) {"};
   test::expect_right(check_of(by_both, {.forward = one_thread, .of_both = boxes}));
 }
 
-TEST(CopiedOperandOf, GivesTheBitsOfReads) {
+TEST(LoadedBiasOf, GivesTheBitsOfReads) {
   const AttentionProblem problem = compiler::compile(by_batch.problem).problem;
   const std::vector inputs{random_inputs(problem), test::poisoned_inputs(problem, 0)};
   const auto bits_of = [&](const TileShape& shape) {
     return test::emulated_forward_bits(by_batch, inputs, shape, static_cast<unsigned>(test::test_seed()));
   };
   TileShape reading = copying(problem);
-  reading.copied_operand.reset();
+  reading.loaded_bias.reset();
   EXPECT_EQ(bits_of(copying(problem)), bits_of(reading));
 }
 
 /// The checks above would see it: each of these makes them fail.
-TEST(CopiedOperandFaults, AreSeen) {
+TEST(LoadedBiasFaults, AreSeen) {
   const auto passes = [](const checking::CheckCase& test, const char* text, const char* instead) {
     return check_of(test, {.forward = {text, instead}}).passed();
   };
@@ -82,10 +82,10 @@ TEST(CopiedOperandFaults, AreSeen) {
       << "another row's";
 }
 
-TEST(CopiedOperandFaultsDeathTest, AreSeen) {
-  EXPECT_DEATH(check_of(by_head, {.forward = {"leave(tiles.copied_empty + ring.stage);", ""}}),
+TEST(LoadedBiasFaultsDeathTest, AreSeen) {
+  EXPECT_DEATH(check_of(by_head, {.forward = {"consumer_release(tiles.copied_empty + ring.stage);", ""}}),
                "threads wait for each other forever");
-  EXPECT_DEATH(check_of(by_head, {.forward = {"  wait_for(tiles.copied_empty + ring.stage, ring.phase ^ 1);\n", ""}}),
+  EXPECT_DEATH(check_of(by_head, {.forward = {"  mbarrier_wait(tiles.copied_empty + ring.stage, ring.phase ^ 1);\n", ""}}),
                "more arrivals than a barrier has");
 }
 
@@ -98,20 +98,20 @@ CheckReport backward_check_of(const checking::CheckCase& test, const test::Emula
   const auto shape_of = [](const AttentionProblem& problem, Direction direction) {
     return direction == Direction::kForward
                ? copying(problem)
-               : copying_fused_shape(problem, copied_operand(problem, Direction::kBackward).value());
+               : copying_fused_shape(problem, loaded_bias(problem, Direction::kBackward).value());
   };
   return test::check_emulated(test, random_inputs(test.problem), shape_of, faults);
 }
 
-class CopiedOperandBackward : public ::testing::TestWithParam<std::size_t> {};
+class LoadedBiasBackward : public ::testing::TestWithParam<std::size_t> {};
 
-TEST_P(CopiedOperandBackward, IsRight) {
+TEST_P(LoadedBiasBackward, IsRight) {
   SCOPED_TRACE(backward_cases()[GetParam()].name);
   test::expect_right(backward_check_of(backward_cases()[GetParam()]));
 }
-INSTANTIATE_TEST_SUITE_P(Cases, CopiedOperandBackward, ::testing::Range(std::size_t{0}, backward_cases().size()));
+INSTANTIATE_TEST_SUITE_P(Cases, LoadedBiasBackward, ::testing::Range(std::size_t{0}, backward_cases().size()));
 
-TEST(CopiedOperandBackwardOf, IsRightWhereThreadsCopyIt) {
+TEST(LoadedBiasBackwardOf, IsRightWhereThreadsCopyIt) {
   const char* const fill = "fill_tile<kStep, 64, 32>(tiles.copied + group * (KeyTiles::kCopiedBytes / 2), copied,";
   const std::string by_threads =
       std::string("TensorArgument unaligned = copied;\n  unaligned.aligned = 0;\n  ") +
@@ -120,15 +120,15 @@ TEST(CopiedOperandBackwardOf, IsRightWhereThreadsCopyIt) {
 }
 
 /// Threads copy q and d_o, too: a group's warp copies its numbers between them.
-TEST(CopiedOperandBackwardOf, IsRightWhereThreadsCopyEverything) {
+TEST(LoadedBiasBackwardOf, IsRightWhereThreadsCopyEverything) {
   const test::EmulatedFaults by_threads{
-      .forward = {"(!kCopiesOperand || call.copied.aligned)", "false"},
+      .forward = {"(!kLoadsBias || call.copied.aligned)", "false"},
       .backward = {"const bool boxes = call.q.aligned", "const bool boxes = false && call.q.aligned"},
       .of_both = {"if (tensor.aligned) {", "if (false) {"}};
   test::expect_right(backward_check_of(backward_cases()[1], by_threads));
 }
 
-TEST(CopiedOperandBackwardFaults, AreSeen) {
+TEST(LoadedBiasBackwardFaults, AreSeen) {
   const auto passes = [](std::size_t number, const char* text, const char* instead) {
     return backward_check_of(backward_cases()[number], {.backward = {text, instead}}).passed();
   };
@@ -143,21 +143,21 @@ TEST(CopiedOperandBackwardFaults, AreSeen) {
       << "another key's";
 }
 
-TEST(CopiedOperandBackwardFaultsDeathTest, AreSeen) {
-  EXPECT_DEATH(backward_check_of(backward_cases()[0], {.backward = {"leave(tiles.copied_empty + own_group());", ""}}),
+TEST(LoadedBiasBackwardFaultsDeathTest, AreSeen) {
+  EXPECT_DEATH(backward_check_of(backward_cases()[0], {.backward = {"consumer_release(tiles.copied_empty + own_group());", ""}}),
                "threads wait for each other forever");
   EXPECT_DEATH(backward_check_of(backward_cases()[0],
-                                 {.backward = {"  wait_for(tiles.copied_empty + group, ring.phase ^ 1);\n", ""}}),
+                                 {.backward = {"  mbarrier_wait(tiles.copied_empty + group, ring.phase ^ 1);\n", ""}}),
                "more arrivals than a barrier has");
 }
 
-TEST(CopiedOperandOf, IsOneThatVariesAlongQueriesAndKeysInRowsThatBoxesTake) {
-  EXPECT_EQ(copied_operand(by_head.problem, Direction::kForward), 0U);
-  EXPECT_EQ(copied_operand(of_all.problem, Direction::kForward), 1U);
+TEST(LoadedBiasOf, IsOneThatVariesAlongQueriesAndKeysInRowsThatBoxesTake) {
+  EXPECT_EQ(loaded_bias(by_head.problem, Direction::kForward), 0U);
+  EXPECT_EQ(loaded_bias(of_all.problem, Direction::kForward), 1U);
   const auto copied = [](const auto& change) {
     checking::CheckCase test = by_head;
     change(test.problem);
-    return copied_operand(test.problem, Direction::kForward).has_value();
+    return loaded_bias(test.problem, Direction::kForward).has_value();
   };
   const auto resized = [](AttentionProblem& problem) {
     problem.operands[0].shape = problem::default_spec(problem, problem.program.operands()[0]).shape;
@@ -175,13 +175,13 @@ TEST(CopiedOperandOf, IsOneThatVariesAlongQueriesAndKeysInRowsThatBoxesTake) {
   EXPECT_FALSE(copied(with_strides({200 * 390, 390, 1}))) << "rows at other multiples";
   EXPECT_FALSE(copied(with_strides({200 * 384, 1, 200}))) << "keys apart";
   EXPECT_FALSE(
-      copied_operand(test::loaded_bias_case("operand x: f32 [q_idx]\nvalue = score + x").problem, Direction::kForward))
+      loaded_bias(test::loaded_bias_case("operand x: f32 [q_idx]\nvalue = score + x").problem, Direction::kForward))
       << "queries alone";
-  EXPECT_FALSE(copied_operand(test::loaded_bias_case("value = score").problem, Direction::kForward)) << "no operand";
-  EXPECT_FALSE(copied_operand(by_head.problem, Direction::kBackward)) << "shared memory";
+  EXPECT_FALSE(loaded_bias(test::loaded_bias_case("value = score").problem, Direction::kForward)) << "no operand";
+  EXPECT_FALSE(loaded_bias(by_head.problem, Direction::kBackward)) << "shared memory";
 }
 
-TEST(CopiedOperandOf, TilesFitIntoSharedMemory) {
+TEST(LoadedBiasOf, TilesFitIntoSharedMemory) {
   for (const std::int64_t dim : {32, 64, 96, 128}) {
     const compiler::CompiledProblem compiled = compiler::compile(test::loaded_bias_case(by_head.name, dim).problem);
     const KernelCall made = test::attention_call(compiled, Direction::kForward, copying(compiled.problem));
@@ -190,7 +190,7 @@ TEST(CopiedOperandOf, TilesFitIntoSharedMemory) {
   for (const std::int64_t dim : {72, 96, 128}) {
     AttentionProblem problem = test::loaded_bias_case(by_head.name, dim).problem;
     problem.backward = true;
-    EXPECT_EQ(copied_operand(problem, Direction::kBackward), 0U) << dim;
+    EXPECT_EQ(loaded_bias(problem, Direction::kBackward), 0U) << dim;
   }
 }
 
@@ -204,10 +204,10 @@ std::vector<Candidate> offered(const AttentionProblem& problem, Direction direct
   return candidates;
 }
 
-class CopiedOperandIn : public ::testing::TestWithParam<Direction> {};
+class LoadedBiasIn : public ::testing::TestWithParam<Direction> {};
 
 /// An H200 took half the time. A trial of the same structure verifies it.
-TEST_P(CopiedOperandIn, IsOfferedBeforeReads) {
+TEST_P(LoadedBiasIn, IsOfferedBeforeReads) {
   AttentionProblem problem = problem_of("operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x");
   problem.operands[0].dtype = problem.dtype;
   problem.operands[0].gradient = false;
@@ -229,7 +229,7 @@ TEST_P(CopiedOperandIn, IsOfferedBeforeReads) {
   problem.operands[0].dtype = DType::kF32;
   EXPECT_FALSE(copies(offered(problem, GetParam(), h200()).back()));
 }
-INSTANTIATE_TEST_SUITE_P(Directions, CopiedOperandIn, ::testing::Values(Direction::kForward, Direction::kBackward));
+INSTANTIATE_TEST_SUITE_P(Directions, LoadedBiasIn, ::testing::Values(Direction::kForward, Direction::kBackward));
 
 }  // namespace
 }  // namespace scoremod::backend::kernels

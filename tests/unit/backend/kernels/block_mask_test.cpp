@@ -155,10 +155,10 @@ Found found_of(const AttentionProblem& p, const Contents& contents, const Fault&
   const KernelCall kernels = test::attention_call(compiled, Direction::kForward, shape);
   std::vector<KernelLaunch> launches;
   for (const KernelLaunch& launch : kernels.launches())
-    if (launch.kernel == std::string("attention_tile_states")) launches.push_back(launch);
+    if (launch.kernel == std::string("attention_block_mask")) launches.push_back(launch);
   if (launches.empty()) return {};
   KernelSource source = attention_source(compiled, Direction::kForward, shape);
-  source.modules = {tile_state_files(compiled, Direction::kForward)};
+  source.modules = {block_mask_files(compiled, Direction::kForward)};
   const test::EmulatedLaunches run(test::emulated_text(source), launches, kOrIntervalsAlone, fault);
   const std::vector<const void*> operands = contents.operands();
   ForwardTensors tensors;
@@ -216,7 +216,7 @@ std::ptrdiff_t expect_right(const Found& found, const States& expected) {
   return std::ssize(found.by_intervals) - std::ranges::count(found.by_intervals, kPartial);
 }
 
-TEST(TileStates, AreThoseOfRandomMasks) {
+TEST(BlockMasks, AreThoseOfRandomMasks) {
   constexpr int kMasks = 8;
   int compared = 0;
   std::ptrdiff_t told = 0;
@@ -253,9 +253,9 @@ const Case kCases[] = {
     {"Flags", "operand x: bool [kv_idx]\noperand y: bool [b, q_idx]\nvalue = score\nkeep = x != y"},
 };
 
-class TileStatesOf : public ::testing::TestWithParam<Case> {};
+class BlockMask : public ::testing::TestWithParam<Case> {};
 
-TEST_P(TileStatesOf, AreRight) {
+TEST_P(BlockMask, AreRight) {
   std::mt19937_64 random(test::test_seed());
   const AttentionProblem p = problem_of(Program::parse(GetParam().program));
   std::ptrdiff_t told = 0;
@@ -267,11 +267,11 @@ TEST_P(TileStatesOf, AreRight) {
   }
   EXPECT_GT(told, 0);
 }
-INSTANTIATE_TEST_SUITE_P(Cases, TileStatesOf, ::testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Cases, BlockMask, ::testing::ValuesIn(kCases),
                          [](const auto& test) { return std::string(test.param.name); });
 
 /// With packed documents every tile of one class is proven by intervals.
-TEST(TileStates, OfPackedDocumentsAreToldByIntervalsAlone) {
+TEST(BlockMasks, OfPackedDocumentsAreToldByIntervalsAlone) {
   std::mt19937_64 random(test::test_seed());
   const AttentionProblem p = problem_of(Program::parse(kDocuments));
   Contents contents(p, random, 70);
@@ -283,7 +283,7 @@ TEST(TileStates, OfPackedDocumentsAreToldByIntervalsAlone) {
 }
 
 /// A part of a mask that reads no score empties tiles; none is full.
-TEST(TileStates, AreThoseOfWhatReadsNoScore) {
+TEST(BlockMasks, AreThoseOfWhatReadsNoScore) {
   std::mt19937_64 random(test::test_seed());
   const AttentionProblem p = problem_of(Program::parse(std::string(kDocuments) + " & score > -0.3 & kv_idx % 9 != 4"));
   Contents contents(p, random, 70);
@@ -296,7 +296,7 @@ TEST(TileStates, AreThoseOfWhatReadsNoScore) {
 }
 
 /// The tests above would see it.
-TEST(TileStates, FaultsAreSeen) {
+TEST(BlockMasks, FaultsAreSeen) {
   std::mt19937_64 random(test::test_seed());
   const AttentionProblem p = problem_of(Program::parse(kDocuments));
   const Contents contents(p, random, 3);

@@ -1,4 +1,4 @@
-// attention_tile_states decides exactly which tiles the mask leaves, one warp for each. If intervals do not decide, it
+// attention_block_mask decides exactly which tiles the mask leaves, one warp for each. If intervals do not decide, it
 // evaluates the mask at every element until it has seen a kept key and a masked one. If a mask reads the score, only
 // its score-free terms classify tiles: a tile can be proven empty, never full.
 #pragma once
@@ -7,7 +7,7 @@
 #include "backend/kernels/mask/ranges.cuh"
 
 // By all elements of the tile.
-SCOREMOD_FUNCTION TileState state_by_elements(const Arguments& p, int b, int h, int first_q, int end_q, int first_kv) {
+SCOREMOD_FUNCTION TileKind state_by_elements(const Arguments& p, int b, int h, int first_q, int end_q, int first_kv) {
   const int lane = threadIdx.x % 32, seq_kv = p.call.seq_kv;
   bool kept = false, masked = kMask == kScoreMask;
   // A thread stays with a key: what the mask reads of keys is read once, and what it reads of queries is the same for
@@ -38,7 +38,7 @@ SCOREMOD_FUNCTION bool keys_have_blocks(const AttentionArguments& call, int b, i
   return ballot(!all) == 0;
 }
 
-SCOREMOD_KERNEL(128, 1) attention_tile_states(SCOREMOD_ARGUMENT p) {
+SCOREMOD_KERNEL(128, 1) attention_block_mask(SCOREMOD_ARGUMENT p) {
   const AttentionArguments& call = p.call;
   const long long number = (long long)blockIdx.x * 4 + threadIdx.x / 32;
   const long long of_plane = (long long)call.query_tiles * call.key_tiles;
@@ -51,7 +51,7 @@ SCOREMOD_KERNEL(128, 1) attention_tile_states(SCOREMOD_ARGUMENT p) {
   const int first_q = query_tile * kQueries, first_kv = key_tile * kKeys;
   const int end_q = first_q + kQueries < call.seq_q ? first_q + kQueries : call.seq_q;
   const int end_kv = first_kv + kKeys < call.seq_kv ? first_kv + kKeys : call.seq_kv;
-  TileState state = kEmptyTile;
+  TileKind state = kEmptyTile;
   const bool there = first_q < queries_of(call, b) && first_kv < keys_of(call, b);
   if (there && band_state(call, query_tile, key_tile) != kEmptyTile) {
     state = mask_over(p, b, h, first_q, end_q - 1, first_kv, end_kv - 1);
@@ -86,7 +86,7 @@ SCOREMOD_KERNEL(kOrderThreads, 1) attention_tile_order(SCOREMOD_ARGUMENT p) {
     }
     times[i] = time;
   }
-  everyone_meets();
+  cta_sync();
 #pragma unroll 1
   for (int i = threadIdx.x; i < tiles; i += kOrderThreads) {
     int before = 0;

@@ -39,7 +39,7 @@ AttentionProblem decoding(std::int64_t batch, std::int64_t seq_kv) {
 }
 
 checking::CheckCase case_of(const std::string& name) {
-  std::vector<checking::CheckCase> cases = test::few_query_cases(true);
+  std::vector<checking::CheckCase> cases = test::split_kv_cases(true);
   return std::move(
       cases.at(static_cast<std::size_t>(std::ranges::find(cases, name, &checking::CheckCase::name) - cases.begin())));
 }
@@ -49,7 +49,7 @@ const Fault kOnce{"    forward_row(p, scratch, own.b, of.h, of.q);\n", ""};
 
 /// In the shape with this many rows.
 TileShape shape_of(const AttentionProblem& problem, int rows) {
-  for (const TileShape& shape : few_query_shapes(problem, device()))
+  for (const TileShape& shape : split_kv_shapes(problem, device()))
     if (shape.queries == rows) return shape;
   return {};
 }
@@ -64,9 +64,9 @@ struct ShapedCase {
   const char* name;
   int rows;
 };
-class FewQueries : public ::testing::TestWithParam<ShapedCase> {};
+class SplitKv : public ::testing::TestWithParam<ShapedCase> {};
 
-TEST_P(FewQueries, AreRight) {
+TEST_P(SplitKv, AreRight) {
   const checking::CheckCase test = case_of(GetParam().name);
   SCOPED_TRACE(test.name);
   test::expect_right(
@@ -90,9 +90,9 @@ const ShapedCase kShapedCases[] = {
     {"decode, pages", 16},
     {"decode, large pages", 16},
 };
-INSTANTIATE_TEST_SUITE_P(Cases, FewQueries, ::testing::ValuesIn(kShapedCases));
+INSTANTIATE_TEST_SUITE_P(Cases, SplitKv, ::testing::ValuesIn(kShapedCases));
 
-TEST(FewQueries, LookAtAMaskOnceThatIsTheSameForAllQueries) {
+TEST(SplitKv, LookAtAMaskOnceThatIsTheSameForAllQueries) {
   const auto looks_at_all = [](const char* name) {
     const AttentionProblem problem = case_of(name).problem;
     const std::string text =
@@ -105,7 +105,7 @@ TEST(FewQueries, LookAtAMaskOnceThatIsTheSameForAllQueries) {
 }
 
 /// Without parts that are merged.
-TEST(FewQueriesInOneShare, AreRight) {
+TEST(SplitKvInOneShare, AreRight) {
   const checking::CheckCase test = case_of("decode, sink, dropout and largest score");
   TileShape shape = shape_of(test.problem, 32);
   shape.splits = 1;
@@ -113,7 +113,7 @@ TEST(FewQueriesInOneShare, AreRight) {
   test::expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), shape));
 }
 
-TEST(FewQueriesWithInfinitiesAndNan, AreRight) {
+TEST(SplitKvWithInfinitiesAndNan, AreRight) {
   for (const auto& [name, rows] : {ShapedCase{"decode, one key", 32}, ShapedCase{"decode, mask by the score", 64}}) {
     const checking::CheckCase test = case_of(name);
     SCOPED_TRACE(test.name);
@@ -126,10 +126,10 @@ struct PlantedFault {
   const char* test;
   Fault fault;
 };
-class FewQueryFaults : public ::testing::TestWithParam<PlantedFault> {};
+class SplitKvFaults : public ::testing::TestWithParam<PlantedFault> {};
 
 /// The checks above would see it.
-TEST_P(FewQueryFaults, AreSeen) {
+TEST_P(SplitKvFaults, AreSeen) {
   const checking::CheckCase test = case_of(GetParam().test);
   const ProblemInputs inputs = random_inputs(test.problem);
   TileShape shape = shape_of(test.problem, 16);
@@ -169,11 +169,11 @@ const PlantedFault kPlantedFaults[] = {
     {"LseByHeads", "decode, ragged", {"+ q) * call.heads_q + h", "+ q) + h * call.seq_q"}},
     {"BandFromAnotherRow", "a window at a position", {"first_q + call.lowest", "first_q + call.lowest + 64"}},
 };
-INSTANTIATE_TEST_SUITE_P(Faults, FewQueryFaults, ::testing::ValuesIn(kPlantedFaults),
+INSTANTIATE_TEST_SUITE_P(Faults, SplitKvFaults, ::testing::ValuesIn(kPlantedFaults),
                          [](const auto& fault) { return std::string(fault.param.name); });
 
 /// A graph repeats a call with its arguments, in a workspace with the last run's contents.
-TEST(FewQueriesInShares, AreMergedEachTimeThatAGraphRepeatsACall) {
+TEST(SplitKvInShares, AreMergedEachTimeThatAGraphRepeatsACall) {
   const checking::CheckCase test = case_of("decode, sink, dropout and largest score");
   const std::vector inputs{random_inputs(test.problem)};
   TileShape shape = shape_of(test.problem, 32);
@@ -185,7 +185,7 @@ TEST(FewQueriesInShares, AreMergedEachTimeThatAGraphRepeatsACall) {
 
 /// By warpgroups, with fewer stages than a team has tiles where there is a single split.
 TileShape hopper_shape_of(const AttentionProblem& problem, int splits) {
-  TileShape shape = hopper_few_query_shapes(problem, device().multiprocessors).front();
+  TileShape shape = hopper_split_kv_shapes(problem, device().multiprocessors).front();
   shape.stages = 2;
   shape.splits = splits;
   return shape;
@@ -195,9 +195,9 @@ struct SplitCase {
   const char* name;
   int splits;
 };
-class HopperFewQueries : public ::testing::TestWithParam<SplitCase> {};
+class HopperSplitKv : public ::testing::TestWithParam<SplitCase> {};
 
-TEST_P(HopperFewQueries, AreRight) {
+TEST_P(HopperSplitKv, AreRight) {
   const checking::CheckCase test = case_of(GetParam().name);
   SCOPED_TRACE(test.name);
   const TileShape shape = hopper_shape_of(test.problem, GetParam().splits);
@@ -231,9 +231,9 @@ const SplitCase kSplitCases[] = {
     {"decode, ragged", 1},
     {"decode, ragged", 2},
 };
-INSTANTIATE_TEST_SUITE_P(Cases, HopperFewQueries, ::testing::ValuesIn(kSplitCases));
+INSTANTIATE_TEST_SUITE_P(Cases, HopperSplitKv, ::testing::ValuesIn(kSplitCases));
 
-TEST(HopperFewQueriesWithInfinitiesAndNan, AreRight) {
+TEST(HopperSplitKvWithInfinitiesAndNan, AreRight) {
   for (const auto& [name, splits] : {SplitCase{"decode, one key", 1}, {"decode, mask by the score", 2}}) {
     const checking::CheckCase test = case_of(name);
     SCOPED_TRACE(test.name);
@@ -242,7 +242,7 @@ TEST(HopperFewQueriesWithInfinitiesAndNan, AreRight) {
 }
 
 /// In whatever order warps and copies run, rows that are summed again among them.
-TEST(HopperFewQueries, GiveTheSameBitsEachTime) {
+TEST(HopperSplitKv, GiveTheSameBitsEachTime) {
   const checking::CheckCase test = case_of("decode, sink, dropout and largest score");
   const std::vector inputs{random_inputs(test.problem), test::poisoned_inputs(test.problem, 0)};
   for (const int splits : {1, 3}) {
@@ -251,73 +251,73 @@ TEST(HopperFewQueries, GiveTheSameBitsEachTime) {
   }
 }
 
-class HopperFewQueryFaults : public ::testing::TestWithParam<PlantedFault> {};
+class HopperSplitKvFaults : public ::testing::TestWithParam<PlantedFault> {};
 
 /// The checks above would see it.
-TEST_P(HopperFewQueryFaults, AreSeen) {
+TEST_P(HopperSplitKvFaults, AreSeen) {
   const checking::CheckCase test = case_of(GetParam().test);
   EXPECT_FALSE(check_of(test, random_inputs(test.problem), hopper_shape_of(test.problem, 1),
                         {.forward = GetParam().fault, .of_both = kOnce})
                    .passed());
 }
 const PlantedFault kHopperFaults[] = {
-    {"FullWrongly", "lengths", {"soften(p, scores, rows, found % 2 != 0", "soften(p, scores, rows, false"}},
+    {"FullWrongly", "lengths", {"online_softmax_step(p, scores, rows, found % 2 != 0", "online_softmax_step(p, scores, rows, false"}},
     {"AnotherTilesKeys", "lengths", {"first_row, found / 2 * kKeys)", "first_row, 0)"}},
     {"OneTeamsKeysTwice", "one query of four heads", {"own.split * kTeams + team", "own.split * kTeams"}},
     {"ScoresNotThereYet",
      "one query of four heads",
-     {"wait_for_products<0>();\n    pin(scores", "wait_for_products<1>();\n    pin(scores"}},
+     {"wgmma_wait<0>();\n    fence_operand(scores", "wgmma_wait<1>();\n    fence_operand(scores"}},
     {"RowsWithoutWeights",
      "sixteen queries of four heads",
      {"first_row < rows_of_head(p.call)", "first_row < rows_of_head(p.call) - 16"}},
     {"WordsInPlace", "one query of four heads", {"(dim % 64 / 8) ^ (row % 8)", "dim % 64 / 8"}},
 };
-INSTANTIATE_TEST_SUITE_P(Faults, HopperFewQueryFaults, ::testing::ValuesIn(kHopperFaults),
+INSTANTIATE_TEST_SUITE_P(Faults, HopperSplitKvFaults, ::testing::ValuesIn(kHopperFaults),
                          [](const auto& fault) { return std::string(fault.param.name); });
 
-TEST(HopperFewQueryFaultsDeathTest, AreSeen) {
+TEST(HopperSplitKvFaultsDeathTest, AreSeen) {
   const auto run = [](const char* text, const char* instead) {
     const checking::CheckCase test = case_of("one query of four heads");
     check_of(test, random_inputs(test.problem), hopper_shape_of(test.problem, 1), {.forward = {text, instead}});
   };
   constexpr const char* kForever = "threads wait for each other forever";
-  EXPECT_DEATH(run("leave(tiles.k_empty + ring.stage);", ""), kForever);
-  EXPECT_DEATH(run("leave(tiles.v_empty + ring.stage);", ""), kForever);
+  EXPECT_DEATH(run("consumer_release(tiles.k_empty + ring.stage);", ""), kForever);
+  EXPECT_DEATH(run("consumer_release(tiles.v_empty + ring.stage);", ""), kForever);
   EXPECT_DEATH(run("  arrive(tiles.k_full + ring.stage);\n", ""), kForever);
   EXPECT_DEATH(run("arrive_at(kBegun, kThreads + kProducers);", ""), kForever);
-  EXPECT_DEATH(run("    wait_for(tiles.v_empty + ring.stage, ring.phase ^ 1);\n", ""), "a copy|barrier");
-  EXPECT_DEATH(run("    wait_for(tiles.v_full + ring.stage, ring.phase);\n", ""), "barrier|forever");
-  EXPECT_DEATH(run("  wait_for_copies();\n  publish_writes();", ""), "a thread ends before its copies");
+  EXPECT_DEATH(run("    mbarrier_wait(tiles.v_empty + ring.stage, ring.phase ^ 1);\n", ""), "a copy|barrier");
+  EXPECT_DEATH(run("    mbarrier_wait(tiles.v_full + ring.stage, ring.phase);\n", ""), "barrier|forever");
+  EXPECT_DEATH(run("  wait_for_copies();\n  fence_proxy_async();", ""), "a thread ends before its copies");
 }
 
-TEST(HopperFewQueryShapes, FillSharedMemory) {
+TEST(HopperSplitKvShapes, FillSharedMemory) {
   AttentionProblem problem = decoding(16, 8192);
   for (const auto& [dim_qk, dim_v] : {std::pair{8, 8}, {64, 64}, {128, 128}, {192, 128}, {128, 256}, {256, 256}}) {
     problem.dim_qk = dim_qk;
     problem.dim_v = dim_v;
-    for (const TileShape& shape : hopper_few_query_shapes(problem, 132)) {
+    for (const TileShape& shape : hopper_split_kv_shapes(problem, 132)) {
       SCOPED_TRACE(testing::Message() << dim_qk << " and " << dim_v);
       EXPECT_GT(shape.stages, 2);
-      const std::size_t bytes = few_query_shared_bytes(shape, dim_qk, dim_v);
+      const std::size_t bytes = split_kv_shared_bytes(shape, dim_qk, dim_v);
       EXPECT_LE(bytes, 232448U);
       EXPECT_GT(bytes, 190000U);
     }
   }
 }
 
-TEST(HopperFewQueryShapes, HaveRoomForATilesRowsAlone) {
+TEST(HopperSplitKvShapes, HaveRoomForATilesRowsAlone) {
   AttentionProblem problem = decoding(16, 8192);
   problem.seq_q = 16;
-  EXPECT_TRUE(hopper_few_query_objections(problem).empty());
+  EXPECT_TRUE(hopper_split_kv_objections(problem).empty());
   problem.k.strides = Strides{0, 128, 8 * 128, 1};
-  EXPECT_EQ(hopper_few_query_objections(problem).size(), 1U) << "no map has batches that are the same memory";
+  EXPECT_EQ(hopper_split_kv_objections(problem).size(), 1U) << "no map has batches that are the same memory";
   problem.seq_q = 17;
-  EXPECT_EQ(hopper_few_query_objections(problem).size(), 2U) << "68 rows";
+  EXPECT_EQ(hopper_split_kv_objections(problem).size(), 2U) << "68 rows";
 }
 
-TEST(FewQueryShapes, SplitKeysWhereThereAreFewHeads) {
+TEST(SplitKvShapes, SplitKeysWhereThereAreFewHeads) {
   const auto splits = [](std::int64_t batch, std::int64_t seq_kv) {
-    const std::vector<TileShape> shapes = few_query_shapes(decoding(batch, seq_kv), device(132));
+    const std::vector<TileShape> shapes = split_kv_shapes(decoding(batch, seq_kv), device(132));
     EXPECT_EQ(shapes[0].blocks, 1);
     EXPECT_EQ(shapes[1].splits, 1);
     EXPECT_EQ(shapes[0].queries, shapes[1].queries);
@@ -329,23 +329,23 @@ TEST(FewQueryShapes, SplitKeysWhereThereAreFewHeads) {
   EXPECT_EQ(splits(512, 8192), 2);  // the heads alone fill the device
 }
 
-TEST(FewQueryShapes, DifferInNothingThatIsCompiledWhereOnlyLengthsDo) {
-  TileShape shape = few_query_shapes(decoding(16, 8192), device()).front(),
-            other = few_query_shapes(decoding(1, 100), device()).front();
+TEST(SplitKvShapes, DifferInNothingThatIsCompiledWhereOnlyLengthsDo) {
+  TileShape shape = split_kv_shapes(decoding(16, 8192), device()).front(),
+            other = split_kv_shapes(decoding(1, 100), device()).front();
   const std::string text =
       render_all(attention_source(compiler::compile(decoding(16, 8192)), Direction::kForward, shape));
   EXPECT_EQ(text, render_all(attention_source(compiler::compile(decoding(1, 100)), Direction::kForward, other)));
 }
 
-TEST(FewQueryShapes, FitDevicesOfLittleSharedMemory) {
+TEST(SplitKvShapes, FitDevicesOfLittleSharedMemory) {
   DeviceProperties small = device();
   small.shared_memory_per_block = 101376;
   for (const std::int64_t dim : {8, 64, 128, 256}) {
     AttentionProblem problem = decoding(2, 1000);
     problem.dim_qk = problem.dim_v = dim;
-    for (const TileShape& shape : few_query_shapes(problem, small)) {
+    for (const TileShape& shape : split_kv_shapes(problem, small)) {
       EXPECT_GT(shape.stages, 1);
-      EXPECT_LE(few_query_shared_bytes(shape, dim, dim) * static_cast<std::size_t>(shape.blocks), 101376U)
+      EXPECT_LE(split_kv_shared_bytes(shape, dim, dim) * static_cast<std::size_t>(shape.blocks), 101376U)
           << "dim " << dim << ", " << shape.queries << " rows";
     }
   }

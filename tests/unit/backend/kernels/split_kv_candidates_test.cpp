@@ -39,19 +39,19 @@ std::string best_label(const AttentionProblem& problem, const Target& target) {
   return std::ranges::min_element(candidates, {}, milliseconds)->label;
 }
 
-TEST(KernelsBackend, OffersFewQueriesTheRowsThatTheyFill) {
+TEST(KernelsBackend, OffersSplitKvTheRowsThatTheyFill) {
   for (const auto& [queries, rows] : {std::pair{1, "16x"}, {4, "16x"}, {8, "32x"}, {16, "64x"}}) {
     const std::string label = best_label(decoding(queries), a100());
-    EXPECT_NE(label.find(concat("few-query kernels with tiles of ", rows)), std::string::npos) << label;
+    EXPECT_NE(label.find(concat("split-KV kernels with tiles of ", rows)), std::string::npos) << label;
   }
   for (const Candidate& candidate : candidates_of(decoding(65), Direction::kForward))
-    EXPECT_EQ(candidate.label.find("few-query"), std::string::npos);
+    EXPECT_EQ(candidate.label.find("split-KV"), std::string::npos);
 }
 
 /// TMA loads are faster than threads' copies, even if most rows of the WGMMAs are unused.
-TEST(KernelsBackend, TakesHopperKernelsForUpTo64RowsOfFewQueries) {
+TEST(KernelsBackend, TakesHopperKernelsForUpTo64RowsOfSplitKv) {
   const auto is_hopper = [](std::int64_t queries, const Target& target) {
-    return best_label(decoding(queries), target).find("hopper few-query") != std::string::npos;
+    return best_label(decoding(queries), target).find("hopper split-KV") != std::string::npos;
   };
   for (const std::int64_t queries : {1, 4, 8, 16}) {
     EXPECT_TRUE(is_hopper(queries, h200())) << queries;
@@ -61,13 +61,13 @@ TEST(KernelsBackend, TakesHopperKernelsForUpTo64RowsOfFewQueries) {
 }
 
 /// As they were measured; other kernels by boxes with lines of 256 bytes alone.
-TEST(TensorMaps, OfFewQueriesHaveLinesOf128Bytes) {
+TEST(TensorMaps, OfSplitKvHaveLinesOf128Bytes) {
   const compiler::CompiledProblem compiled = compiler::compile(decoding(1));
   const AttentionProblem& problem = compiled.problem;
   const auto lines = [&](const kernels::TileShape& shape) {
     return test::attention_call(compiled, Direction::kForward, shape).cache_lines();
   };
-  EXPECT_EQ(lines(kernels::hopper_few_query_shapes(problem, 132).front()), kernels::CacheLines::k128Bytes);
+  EXPECT_EQ(lines(kernels::hopper_split_kv_shapes(problem, 132).front()), kernels::CacheLines::k128Bytes);
   EXPECT_EQ(lines(kernels::hopper_shapes(problem, Direction::kForward).front()), kernels::CacheLines::k256Bytes);
 }
 
@@ -93,7 +93,7 @@ TEST(KernelsBackend, BuildsNothingForACacheThatGrows) {
 }
 
 /// The trial has other numbers of queries and heads: every shape is among its candidates all the same.
-TEST(KernelsBackend, HasFewQueriesVerifiedByASmallProblem) {
+TEST(KernelsBackend, HasSplitKvVerifiedByASmallProblem) {
   for (const char* program : {"value = score", kCausal, "operand x: i32 [b]\nvalue = score\nkeep = kv_idx < x"}) {
     for (const std::int64_t queries : {1, 4, 16}) {
       const compiler::CompiledProblem compiled = compiler::compile(decoding(queries, program));

@@ -76,13 +76,13 @@ CheckReport check_of(const checking::CheckCase& test, const ProblemInputs& input
   return test::check_emulated(test, inputs, shape, faults);
 }
 
-class PersistentBlocks : public ::testing::TestWithParam<const char*> {};
+class PersistentKernels : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(PersistentBlocks, AreRight) {
+TEST_P(PersistentKernels, AreRight) {
   const checking::CheckCase test = case_of(GetParam());
   test::expect_right(check_of(test, random_inputs(test.problem), 2, {.of_both = kOnce}));
 }
-INSTANTIATE_TEST_SUITE_P(Cases, PersistentBlocks,
+INSTANTIATE_TEST_SUITE_P(Cases, PersistentKernels,
                          ::testing::Values("plain f16", "causal with offsets", "global keys and a window",
                                            "nothing kept", "documents", "mask by head", "mask by the score",
                                            "wide heads", "192 and 128", "unaligned rows", "dropout by keys",
@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, PersistentBlocks,
                                            "differences, ragged"));
 
 /// Rings of tiles go round from item to item: with one block, some, and more of them than there are items.
-TEST(PersistentBlocksOfManyTiles, AreRight) {
+TEST(PersistentKernelsOfManyTiles, AreRight) {
   struct Many {
     const char* program;
     int blocks;
@@ -122,7 +122,7 @@ ProblemInputs low_scores(const checking::CheckCase& test, std::int64_t lower_key
   return inputs;
 }
 
-TEST(PersistentBlocksOfLowScores, AreRight) {
+TEST(PersistentKernelsOfLowScores, AreRight) {
   const checking::CheckCase test = many_tiles(kPlain);
   const ProblemInputs inputs = low_scores(test, 400);
   test::expect_right(check_of(test, inputs, 2, {.of_both = kOnce}));
@@ -137,7 +137,7 @@ std::vector<std::uint64_t> bits_of(const checking::CheckCase& test, const std::v
 }
 
 /// Also with rows that are recomputed.
-TEST(PersistentBlocks, GiveTheBitsOfABlockForEachTile) {
+TEST(PersistentKernels, GiveTheBitsOfABlockForEachTile) {
   for (const checking::CheckCase& test :
        {many_tiles(kDocuments), many_tiles(kEmptyTiles), case_of("ragged"), case_of("192 and 128"),
         case_of("a learned sink, dropout and the largest score")}) {
@@ -147,16 +147,16 @@ TEST(PersistentBlocks, GiveTheBitsOfABlockForEachTile) {
   }
 }
 
-class PersistentBlocksOfPoison : public ::testing::TestWithParam<const char*> {};
+class PersistentKernelsOfPoison : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(PersistentBlocksOfPoison, AreRight) {
+TEST_P(PersistentKernelsOfPoison, AreRight) {
   const checking::CheckCase test = case_of(GetParam());
   test::expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), 1));
 }
-INSTANTIATE_TEST_SUITE_P(Cases, PersistentBlocksOfPoison,
+INSTANTIATE_TEST_SUITE_P(Cases, PersistentKernelsOfPoison,
                          ::testing::Values("causal", "documents", "infinite values", "wide heads"));
 
-TEST(PersistentBlocks, AreAsManyAsTheDeviceHasMultiprocessorsOrTiles) {
+TEST(PersistentKernels, AreAsManyAsTheDeviceHasMultiprocessorsOrTiles) {
   const compiler::CompiledProblem compiled = compiler::compile(many_tiles(kPlain).problem);
   const auto launches = [&](int blocks) {
     return test::attention_call(compiled, Direction::kForward, shape_of(compiled.problem, blocks)).launches();
@@ -169,10 +169,10 @@ TEST(PersistentBlocks, AreAsManyAsTheDeviceHasMultiprocessorsOrTiles) {
   const compiler::CompiledProblem documents = compiler::compile(many_tiles(kDocuments).problem);
   const KernelCall kernels = test::attention_call(documents, Direction::kForward, shape_of(documents.problem, 5));
   ASSERT_EQ(kernels.launches().size(), 2U) << "the kernel that finds states counts from 0 anew";
-  EXPECT_EQ(kernels.launches().front().kernel, "attention_tile_states");
+  EXPECT_EQ(kernels.launches().front().kernel, "attention_block_mask");
 }
 
-TEST(PersistentBlocks, HaveRoomForTwoTilesOfQueriesWhereTheseFit) {
+TEST(PersistentKernels, HaveRoomForTwoTilesOfQueriesWhereTheseFit) {
   AttentionProblem problem = case_of("plain f16").problem;
   const auto stages = [&](std::int64_t dim_qk, std::int64_t dim_v, int blocks) {
     problem.dim_qk = dim_qk;
@@ -187,7 +187,7 @@ TEST(PersistentBlocks, HaveRoomForTwoTilesOfQueriesWhereTheseFit) {
 }
 
 /// The checks above would see it: each of these makes them fail.
-TEST(PersistentBlocksFaults, AreSeen) {
+TEST(PersistentKernelsFaults, AreSeen) {
   const auto passes = [](const checking::CheckCase& test, const Fault& fault) {
     return check_of(test, random_inputs(test.problem), 2, {.forward = fault}).passed();
   };
@@ -207,14 +207,14 @@ TEST(PersistentBlocksFaults, AreSeen) {
       << "the last item's rows of NaN";
 }
 
-TEST(PersistentBlocksFaultsDeathTest, AreSeen) {
+TEST(PersistentKernelsFaultsDeathTest, AreSeen) {
   const auto run = [](const char* text, const char* instead) {
     const checking::CheckCase test = many_tiles(kCausal);
     check_of(test, random_inputs(test.problem), 2, {.forward = {text, instead}});
   };
-  EXPECT_DEATH(run("leave(tiles.v_empty + ring.stage);", ""), "threads wait for each other forever");
-  EXPECT_DEATH(run("    leave(tiles.q_empty + stage);\n", ""), "threads wait for each other forever");
-  EXPECT_DEATH(run("  begin_turns();\n  for (int count = 0", "  for (int count = 0"),
+  EXPECT_DEATH(run("consumer_release(tiles.v_empty + ring.stage);", ""), "threads wait for each other forever");
+  EXPECT_DEATH(run("    consumer_release(tiles.q_empty + stage);\n", ""), "threads wait for each other forever");
+  EXPECT_DEATH(run("  scheduler_begin();\n  for (int count = 0", "  for (int count = 0"),
                "threads wait for each other forever");
 }
 

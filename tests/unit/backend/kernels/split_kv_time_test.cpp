@@ -35,17 +35,17 @@ AttentionProblem decoding(std::int64_t batch, std::int64_t queries, std::int64_t
 
 double predicted(const AttentionProblem& problem, const TileShape& shape, const DeviceRates& rates = {}) {
   const compiler::CompiledProblem compiled = compiler::compile(problem);
-  return few_query_time(compiled, shape, mask_work(compiled, Direction::kForward, shape), rates).milliseconds;
+  return split_kv_time(compiled, shape, mask_work(compiled, Direction::kForward, shape), rates).milliseconds;
 }
 
 /// The shape with so many rows, and with keys that are shared out or with a single share.
 TileShape shape_of(const AttentionProblem& problem, int rows, bool shared) {
-  for (const TileShape& shape : few_query_shapes(problem, h200()))
+  for (const TileShape& shape : split_kv_shapes(problem, h200()))
     if (shape.queries == rows && (shape.splits > 1) == shared) return shape;
   return {};
 }
 TileShape hopper_shape_of(const AttentionProblem& problem, bool shared) {
-  return hopper_few_query_shapes(problem, 132)[shared ? 0 : 1];
+  return hopper_split_kv_shapes(problem, 132)[shared ? 0 : 1];
 }
 
 /// Times in milliseconds, with split keys and with a single split; by warps and by warpgroups. They are an H200's with
@@ -63,7 +63,7 @@ constexpr Decoding kMeasured[] = {
     {4, 8, 32768, 32, 0.1400, 0.3248, 0.1354, 0.2636}, {4, 16, 32768, 64, 0.1506, 0.4577, 0.1403, 0.2689},
 };
 
-TEST(FewQueryTime, IsWhatAnH200Took) {
+TEST(SplitKvTime, IsWhatAnH200Took) {
   // The bands of chosen shapes and of others.
   constexpr double kBand = 0.02, kWideBand = 0.07;
   const auto expect = [&](const AttentionProblem& problem, const TileShape& shape, double took, double other) {
@@ -81,7 +81,7 @@ TEST(FewQueryTime, IsWhatAnH200Took) {
 
 /// Keys are shared out where that was faster, and the family that was is chosen, but where the two are within a
 /// percent.
-TEST(FewQueryTime, ChoosesWhatWasFastest) {
+TEST(SplitKvTime, ChoosesWhatWasFastest) {
   for (const Decoding& took : kMeasured) {
     SCOPED_TRACE(testing::Message() << "batch " << took.batch << ", " << took.queries << " queries");
     const AttentionProblem problem = decoding(took.batch, took.queries, took.keys);
@@ -98,7 +98,7 @@ TEST(FewQueryTime, ChoosesWhatWasFastest) {
 }
 
 /// Two thirds of the multiprocessors read all that memory gives.
-TEST(FewQueryTime, IsLeastWithASingleShareWhereHeadsNearlyFillTheDevice) {
+TEST(SplitKvTime, IsLeastWithASingleShareWhereHeadsNearlyFillTheDevice) {
   for (const std::int64_t batch : {12, 16, 64}) {
     const AttentionProblem problem = decoding(batch, 1, 8192);
     EXPECT_LT(predicted(problem, shape_of(problem, 16, false)), predicted(problem, shape_of(problem, 16, true)))
@@ -109,19 +109,19 @@ TEST(FewQueryTime, IsLeastWithASingleShareWhereHeadsNearlyFillTheDevice) {
 }
 
 /// Blocks leave no parts of rows that are not there, though a tile by warpgroups has room for 64.
-TEST(FewQueryTime, OfPartsIsOfTheRowsThatAreThere) {
+TEST(SplitKvTime, OfPartsIsOfTheRowsThatAreThere) {
   const AttentionProblem problem = decoding(1, 1, 8192);
   EXPECT_LT(predicted(problem, hopper_shape_of(problem, true)), 0.018);
 }
 
-TEST(FewQueryTime, IsOfTheKeysThatAWindowLeaves) {
+TEST(SplitKvTime, IsOfTheKeysThatAWindowLeaves) {
   const AttentionProblem all = decoding(4, 4, 32768),
                          problem = decoding(4, 4, 32768, "value = score\nkeep = kv_idx + 512 > q_idx + 30000");
   const TileShape shape = shape_of(problem, 16, true);
   EXPECT_LT(predicted(problem, shape), 0.4 * predicted(all, shape));
 }
 
-TEST(FewQueryTime, IsScaledToTheDevice) {
+TEST(SplitKvTime, IsScaledToTheDevice) {
   const AttentionProblem problem = decoding(16, 4, 8192);
   DeviceRates slow;
   slow.bytes_per_ms /= 2;
