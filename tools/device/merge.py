@@ -72,7 +72,7 @@ def print_what_matters(summary, results):
 
 
 def not_right(results):
-    """Those that a summary cannot say; the report's seed and a problem's name make one again."""
+    """A summary cannot say these; the report's seed and a problem's name make one again."""
     kept = ("problem", "direction", "verdict", "output", "error", "tolerance", "sizes", "reasons")
     return [{name: result[name] for name in kept if result[name] not in (None, [])} for result in results if result["verdict"] != "right"]
 
