@@ -93,7 +93,7 @@ bool serves_new_sizes(const AttentionProblem& problem, const CompileOptions& opt
 
 /// The ready plans, if they do everything that the problem wants; nothing otherwise.
 std::optional<planner::PlannedProblem> plan_ready(const compiler::CompiledProblem& problem,
-                                                    const CompileOptions& options, planner::Selection selection) {
+                                                  const CompileOptions& options, planner::Selection selection) {
   auto planned = planner::plan_problem(problem, options, planner::Level::kVerified, std::move(selection), true);
   const planner::Prepared& prepared = planned.prepared;
   if (!planned.target || !prepared.runs_forward() || (problem.backward && !prepared.runs_backward()))
@@ -121,7 +121,7 @@ std::optional<int> device_of(const CompileOptions& options, const planner::Selec
 
 /// plan_ready() of all that may run it, or of the one that was the fastest at about these sizes.
 std::optional<planner::PlannedProblem> plan_ready(const compiler::CompiledProblem& problem,
-                                                    const CompileOptions& options, runtime::FastestBackends& known) {
+                                                  const CompileOptions& options, runtime::FastestBackends& known) {
   planner::Selection selection = planner::select(options);
   if (selection.backends.size() < 2) return plan_ready(problem, options, std::move(selection));
   const std::optional<int> device = device_of(options, selection);

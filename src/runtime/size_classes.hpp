@@ -11,8 +11,8 @@
 
 namespace scoremod::runtime {
 
-/// Equal for problems of one structure, device and selection whose sizes differ by less than a quarter. The backend that
-/// is the fastest for one is about the fastest for the others.
+/// Equal for problems of one structure, device and selection whose sizes differ by less than a quarter. The backend
+/// that is the fastest for one is about the fastest for the others.
 Bytes size_class(const AttentionProblem& problem, const planner::Selection& selection, int device);
 
 /// The fastest backend of each size class of a structure: a new size then asks no other one, which takes as long as the

@@ -213,8 +213,8 @@ Call::Call(const AttentionProblem& problem, const ProblemInputs& inputs) {
 void record_time(const Timed& timed, const char* direction, const TileShape& shape, double ms) {
   const std::string line =
       concat(R"({"kind": "time", "case": ")", timed.name, shape.persistent_ctas > 0 ? "/persistent" : "",
-             shape.loaded_bias ? "/copied" : "", R"(", "direction": ")", direction, R"(", "shape": ")",
-             describe(shape), R"(", "ms": )", ms, "}");
+             shape.loaded_bias ? "/copied" : "", R"(", "direction": ")", direction, R"(", "shape": ")", describe(shape),
+             R"(", "ms": )", ms, "}");
   std::printf("%s\n", line.c_str());
   test::record_line(line);
 }

@@ -284,8 +284,7 @@ TEST_F(AttentionKernelsText, OfALoadedBiasKeepTheirRegistersAndRunProductsBeside
        {test::loaded_bias_case(bias, 128), test::loaded_bias_case(bias + "\nkeep = kv_idx <= q_idx", 128, DType::kBF16),
         test::loaded_bias_case(bias, 64), test::loaded_bias_case(bias, 256)}) {
     SCOPED_TRACE(concat(test.name, ", dim ", test.problem.dim_qk));
-    const TileShape shape =
-        copying_hopper_shape(test.problem, loaded_bias(test.problem, Direction::kForward).value());
+    const TileShape shape = copying_hopper_shape(test.problem, loaded_bias(test.problem, Direction::kForward).value());
     const std::string report = report_of(test.problem, Direction::kForward, 90, shape);
     EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
     EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << report;
@@ -296,8 +295,7 @@ TEST_F(AttentionKernelsText, OfALoadedBiasKeepTheirRegistersAndRunProductsBeside
 TEST_F(AttentionKernelsText, OfOperandsCopiedByAFusedBackwardKeepTheirRegistersAndRunProductsBesideOtherWork) {
   for (const checking::CheckCase& test : test::loaded_bias_backward_cases()) {
     SCOPED_TRACE(concat(test.name, ", dim ", test.problem.dim_qk));
-    const TileShape shape =
-        copying_fused_shape(test.problem, loaded_bias(test.problem, Direction::kBackward).value());
+    const TileShape shape = copying_fused_shape(test.problem, loaded_bias(test.problem, Direction::kBackward).value());
     const std::string report = report_of(test.problem, Direction::kBackward, 90, shape);
     EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
     EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << report;

@@ -1,5 +1,5 @@
-// The cells of docs/reference/options.md that only a device decides. They are every option and pair of options with every kind of
-// modifier on each backend that has no objection. tools/device/options.sh runs it and keeps the results.
+// The cells of docs/reference/options.md that only a device decides. They are every option and pair of options with
+// every kind of modifier on each backend that has no objection. tools/device/options.sh runs it and keeps the results.
 
 #include <algorithm>
 #include <atomic>

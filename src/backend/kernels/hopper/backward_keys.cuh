@@ -1,4 +1,5 @@
-// hopper_backward_keys computes dk by warpgroups of keys, and dv too if the accumulators of both fit into the registers.
+// hopper_backward_keys computes dk by warpgroups of keys, and dv too if the accumulators of both fit into the
+// registers.
 #pragma once
 
 #include "backend/kernels/hopper/key_groups.cuh"

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "backend/kernels/shared/device_fit.hpp"
 #include "backend/kernels/hopper/shapes.hpp"
 #include "backend/kernels/hopper/text.hpp"
 #include "backend/kernels/mask/mask_knowledge.hpp"
 #include "backend/kernels/operand_gradients/operand_source.hpp"
+#include "backend/kernels/shared/device_fit.hpp"
 #include "backend/kernels/shared/tiled_layout.hpp"
 #include "base/fail.hpp"
 
@@ -52,7 +52,7 @@ class HopperVariant final : public TiledVariant {
     if (direction == Direction::kForward) {
       return {{},
               {shape().persistent_ctas > 0 ? "backend/kernels/hopper/persistent_forward.cuh"
-                                             : "backend/kernels/hopper/forward.cuh"}};
+                                           : "backend/kernels/hopper/forward.cuh"}};
     }
     constexpr const char* kRows = "backend/kernels/shared/backward_rows.cuh";
     if (shape().fused)

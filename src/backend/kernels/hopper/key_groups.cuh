@@ -6,7 +6,7 @@
 #include "backend/kernels/hopper/tiles.cuh"
 #include "backend/kernels/shared/key_gradients.cuh"
 
-constexpr HopperKeysStorage kKeysStorage{kDimQk,  kDimV,  kKeys,          kStep,
+constexpr HopperKeysStorage kKeysStorage{kDimQk,  kDimV,  kKeys,      kStep,
                                          kStages, kFused, kLoadsBias, kDifferenceTargets > 0};
 
 struct KeyTiles {

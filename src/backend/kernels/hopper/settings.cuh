@@ -1,7 +1,7 @@
 // Constants of Hopper kernels beside shared/settings.cuh.
 #pragma once
 
-constexpr int kBoxRows = /*{box_rows}*/ 64 /*{}*/;          // the rows of each TMA load
+constexpr int kBoxRows = /*{box_rows}*/ 64 /*{}*/;         // the rows of each TMA load
 constexpr int kQueryStages = /*{query_stages}*/ 1 /*{}*/;  // the forward's stages of q tiles
 constexpr int kKeyStages = /*{key_stages}*/ 2 /*{}*/;      // the dQ kernel's stages of k and v tiles
 // Whether TMA loads an operand that varies along queries and keys, a tile for each tile of scores, as it does k and v.

@@ -93,14 +93,9 @@ std::array<TileShape, 2> backward_shapes(const AttentionProblem& problem) {
 /// The shared memory of a forward with room for so many tiles of queries.
 device::HopperForwardStorage forward_storage(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v,
                                              int query_stages) {
-  return {static_cast<int>(dim_qk),
-          static_cast<int>(dim_v),
-          shape.queries,
-          shape.keys,
-          shape.stages,
-          query_stages,
-          shape.persistent_ctas > 0,
-          shape.loaded_bias.has_value()};
+  return {
+      static_cast<int>(dim_qk),  static_cast<int>(dim_v),      shape.queries, shape.keys, shape.stages, query_stages,
+      shape.persistent_ctas > 0, shape.loaded_bias.has_value()};
 }
 
 /// Whether an operand has a number for each query and key, in rows that TMA can load.

@@ -19,8 +19,8 @@ struct MaskKnowledge {
     kList,   ///< a kernel finds the state of every tile before the attention runs
   };
   Kind kind = Kind::kBand;
-  /// The nodes that the kernel of the block mask evaluates, all of which are true for a kept element. For kList they are
-  /// the mask, for kScore its score-free parts. Without any there are no states.
+  /// The nodes that the kernel of the block mask evaluates, all of which are true for a kept element. For kList they
+  /// are the mask, for kScore its score-free parts. Without any there are no states.
   std::vector<NodeId> terms;
   bool has_states() const { return !terms.empty(); }
   /// The axes whose indices the states differ along.

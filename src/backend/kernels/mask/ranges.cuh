@@ -226,7 +226,7 @@ SCOREMOD_FUNCTION Truth truth_entries(const OperandArgument& operand, const Entr
 // The kind of a box of one batch and head, as far as intervals decide it. The ends of the box are among the
 // elements.
 SCOREMOD_FUNCTION TileKind mask_over(const Arguments& p, int b, int h, int first_q, int last_q, int first_kv,
-                                      int last_kv) {
+                                     int last_kv) {
   const int offset_b = index_offset(p.call.offset_b), offset_h = index_offset(p.call.offset_h),
             offset_q = index_offset(p.call.offset_q), offset_kv = index_offset(p.call.offset_kv);
   /*{statements}*/ const Truth keep =

@@ -9,8 +9,8 @@
 // Replaces the rows' sums of o d_o, here and in memory. The new delta is the sum of each row's weights times their
 // gradients, in float32 from end to end.
 SCOREMOD_FUNCTION void recompute_deltas(const Arguments& p, TileElement* q_tile, TileElement* d_o_tile,
-                                       TileElement* k_tile, TileElement* v_tile, float (&terms)[kRowTiles][2][2], int b,
-                                       int h, int query_tile) {
+                                        TileElement* k_tile, TileElement* v_tile, float (&terms)[kRowTiles][2][2],
+                                        int b, int h, int query_tile) {
   const AttentionArguments& call = p.call;
   const int lane = threadIdx.x % 32;
   const int warp_row = threadIdx.x / 32 * kWarpRows, first_query = query_tile * kQueries + warp_row;

@@ -20,7 +20,6 @@ double node_cost(const Node& node, const Program& program);
 /// The costs of the program that a direction's kernels evaluate. They read position_tables() unless `evaluates_all`,
 /// and operand number `loaded_bias`, if any, from tiles that TMA loads. Nodes that vary along queries or keys alone
 /// are evaluated once for several scores, and those that vary along neither cost nothing.
-NodeCosts node_costs(const Program& program, bool evaluates_all = false,
-                     std::optional<std::uint32_t> loaded_bias = {});
+NodeCosts node_costs(const Program& program, bool evaluates_all = false, std::optional<std::uint32_t> loaded_bias = {});
 
 }  // namespace scoremod::backend::kernels

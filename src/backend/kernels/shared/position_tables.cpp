@@ -76,8 +76,7 @@ void read_tables(ProgramSource& source, const PositionTables& tables) {
     source.replace(tables.nodes[i], concat("difference_at<", i, ">(p, b, h, any_q, any_kv)"));
 }
 
-void fill_tables(Holes& holes, const AttentionProblem& problem, const Program& program,
-                 const PositionTables& tables) {
+void fill_tables(Holes& holes, const AttentionProblem& problem, const Program& program, const PositionTables& tables) {
   if (tables.nodes.empty()) return holes.set("position_tables", "");
   holes.set("position_tables",
             cuda::fill(cuda::part(cuda::file_text("backend/kernels/shared/position_tables.cuh"), "position_tables"),

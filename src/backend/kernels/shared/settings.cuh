@@ -30,9 +30,10 @@ constexpr int kTeams = /*{teams}*/ 1 /*{}*/;
 constexpr bool kScoreIsValue = /*{score_is_value}*/ true /*{}*/;
 constexpr bool kSeparateDv = /*{separate_dv}*/ false /*{}*/;
 constexpr bool kFused = /*{fused}*/ false /*{}*/;  // dq is added up by the kernel of dk and dv
-constexpr bool kRecomputedDelta = /*{recomputed_delta}*/ false /*{}*/;      // delta recomputed: rowsum(weights * their gradients)
+constexpr bool kRecomputedDelta =
+    /*{recomputed_delta}*/ false /*{}*/;                        // delta recomputed: rowsum(weights * their gradients)
 constexpr bool kGivenDeltas = /*{given_deltas}*/ false /*{}*/;  // delta supplied: rowsum(d_o * o) of the call's
-constexpr bool kSink = /*{has_sink}*/ true /*{}*/;                  // the softmax has a sink, sink_of()
+constexpr bool kSink = /*{has_sink}*/ true /*{}*/;              // the softmax has a sink, sink_of()
 constexpr bool kDropout = /*{dropout}*/ true /*{}*/;            // weights are dropped after the softmax
 constexpr bool kDropoutKeys = /*{dropout_keys}*/ true /*{}*/;   // runtime arguments decide which
 constexpr bool kDropoutPlaces = /*{dropout_places}*/ true /*{}*/;  // and where its queries and keys are in the whole

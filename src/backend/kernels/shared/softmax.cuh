@@ -216,8 +216,8 @@ SCOREMOD_FUNCTION void weigh(const Arguments& p, Sums<kRowTiles, kKeys>& scores,
 }
 
 // One step of the online softmax: turns products of q and k into weights, and rescales the accumulator.
-SCOREMOD_FUNCTION void online_softmax_step(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows, bool partial,
-                              int b, int h, int first_row, int first_key) {
+SCOREMOD_FUNCTION void online_softmax_step(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows,
+                                           bool partial, int b, int h, int first_row, int first_key) {
   float factors[kRowTiles][2];
   if (modify_tile(p, scores, rows, factors, partial, b, h, first_row, first_key)) scale_output(rows, factors);
   weigh(p, scores, rows, b, h, first_row, first_key);

@@ -140,7 +140,8 @@ void fill_program(Holes& holes, const compiler::CompiledProblem& compiled, Direc
                     structure.written());
 }
 
-/// The mask of an element, for kernels that make the block mask. Decode kernels evaluate it themselves, and always name it.
+/// The mask of an element, for kernels that make the block mask. Decode kernels evaluate it themselves, and always name
+/// it.
 std::string mask_text(const compiler::CompiledProblem& compiled, Direction direction, Family family) {
   const Program& program = program_of(compiled, direction);
   const MaskKnowledge mask = mask_knowledge(compiled, direction);

@@ -27,8 +27,7 @@ Prediction TiledVariant::time_from(const Work& work, const DeviceRates& rates, c
 std::string TiledVariant::label(const Work& work) const {
   const auto& operands = work.problem.problem.program.operands();
   return concat(to_string(shape_.family), " kernels with tiles of ", shape_.queries, "x", shape_.keys,
-                shape_.persistent_ctas > 0 ? "" : "",
-                shape_.ordered ? ", the longest rows first" : "",
+                shape_.persistent_ctas > 0 ? "" : "", shape_.ordered ? ", the longest rows first" : "",
                 shape_.loaded_bias ? concat(", tiles of ", operands[*shape_.loaded_bias].name, " copied") : "",
                 shape_.fused ? ", dq added up beside dk and dv" : "");
 }
@@ -40,7 +39,8 @@ void TiledVariant::write(CanonicalWriter& out) const {
   for (const int number : {static_cast<int>(family), warps, row_tiles, queries, keys, step, part, key_step,
                            element_bytes, blocks, static_cast<int>(dq_order), stages, key_stages, teams})
     out.integer(number);
-  for (const bool flag : {separate_dv, recomputed_delta, fused, persistent_ctas > 0, ordered, splits > 1}) out.boolean(flag);
+  for (const bool flag : {separate_dv, recomputed_delta, fused, persistent_ctas > 0, ordered, splits > 1})
+    out.boolean(flag);
   out.integer(loaded_bias ? static_cast<std::int64_t>(*loaded_bias) : -1);
 }
 

@@ -76,7 +76,8 @@ SCOREMOD_KERNEL(kThreads, kBlocks) split_kv_decode(SCOREMOD_ARGUMENT p) {
     Sums<kRowTiles, kKeys> scores;
     scores.clear();
     add_product_of_rows<kDimQk>(scores, q_tile + warp_row * row_length(kDimQk), k_tile);
-    online_softmax_step(p, scores, rows, ahead[0] % 2 != 0, own.b, own.h, own.first_row() + warp_row, ahead[0] / 2 * kKeys);
+    online_softmax_step(p, scores, rows, ahead[0] % 2 != 0, own.b, own.h, own.first_row() + warp_row,
+                        ahead[0] / 2 * kKeys);
     add_product<kDimV>(rows.output, scores, k_tile + kKeyHalves);
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) ahead[i] = ahead[i + 1];

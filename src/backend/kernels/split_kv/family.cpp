@@ -1,8 +1,8 @@
 #include "backend/kernels/split_kv/family.hpp"
 
-#include "backend/kernels/shared/device_fit.hpp"
 #include "backend/kernels/hopper/shapes.hpp"
 #include "backend/kernels/hopper/text.hpp"
+#include "backend/kernels/shared/device_fit.hpp"
 #include "backend/kernels/shared/tiled_layout.hpp"
 #include "backend/kernels/split_kv/shapes.hpp"
 #include "backend/kernels/split_kv/time.hpp"
@@ -30,8 +30,8 @@ class SplitKvVariant final : public TiledVariant {
       layout.add_workspace(&device::AttentionArguments::shares,
                            static_cast<std::size_t>(tiles) * sizeof(*device::AttentionArguments::shares));
     }
-    layout.add_launch({hopper ? "hopper_split_kv_decode" : "split_kv_decode", tiles * shape().splits,
-                       shape().threads(), split_kv_shared_bytes(shape(), p.dim_qk, p.dim_v), hopper});
+    layout.add_launch({hopper ? "hopper_split_kv_decode" : "split_kv_decode", tiles * shape().splits, shape().threads(),
+                       split_kv_shared_bytes(shape(), p.dim_qk, p.dim_v), hopper});
     return layout;
   }
 

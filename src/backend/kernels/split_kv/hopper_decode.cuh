@@ -1,6 +1,6 @@
-// hopper_split_kv_decode: the decode kernel (split-KV, pack-GQA) by warpgroups. A team is a warpgroup, which has all of the
-// CTA's rows, and a producer warp. The producer finds the team's tiles and loads them by TMA into the team's own ring.
-// The rings fill shared memory, and their loads are issued before the CTA does anything else: memory bounds these
+// hopper_split_kv_decode: the decode kernel (split-KV, pack-GQA) by warpgroups. A team is a warpgroup, which has all of
+// the CTA's rows, and a producer warp. The producer finds the team's tiles and loads them by TMA into the team's own
+// ring. The rings fill shared memory, and their loads are issued before the CTA does anything else: memory bounds these
 // kernels.
 #pragma once
 

@@ -79,7 +79,7 @@ std::vector<TileShape> split_kv_shapes(const AttentionProblem& problem, const De
 }
 
 TileShape split_kv_shape(int rows, int row_tiles, int keys, int warps, const AttentionProblem& problem,
-                          const DeviceProperties& device) {
+                         const DeviceProperties& device) {
   TileShape shape;
   shape.family = Family::kSplitKv;
   shape.queries = rows;

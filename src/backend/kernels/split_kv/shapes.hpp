@@ -19,7 +19,7 @@ std::vector<TileShape> split_kv_shapes(const AttentionProblem& problem, const De
 /// A shape for so many rows, by warps of 16 row_tiles of them each, which take so many keys at once. It has as many
 /// stages as the device has room for, and fewer warps if that leaves too few.
 TileShape split_kv_shape(int rows, int row_tiles, int keys, int warps, const AttentionProblem& problem,
-                          const DeviceProperties& device);
+                         const DeviceProperties& device);
 
 /// Shapes by warpgroups, on Hopper, whatever the rows: with split-KV, and with a single split.
 std::vector<TileShape> hopper_split_kv_shapes(const AttentionProblem& problem, std::int64_t multiprocessors);

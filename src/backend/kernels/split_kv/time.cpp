@@ -72,7 +72,7 @@ double memory_time(const AttentionProblem& p, const TileShape& shape, const Mask
 }  // namespace
 
 Prediction split_kv_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask,
-                          const DeviceRates& rates) {
+                         const DeviceRates& rates) {
   const AttentionProblem& p = problem.problem;
   const Walk& walk = walk_of(shape);
   const auto blocks = static_cast<double>(p.batch * p.heads_kv * split_kv_row_tiles(shape, p) * shape.splits);

@@ -32,10 +32,10 @@ enum class CacheLines : std::uint8_t { k128Bytes, k256Bytes };
 class CallLayout {
  public:
   int query_tiles = 0, key_tiles = 0;
-  int heads_together = 1;                       ///< heads whose tiles CTAs take in turns
-  int splits = 1;                               ///< split-KV: CTAs that share the keys of a head
-  int blocks = 0;                               ///< CTAs of a persistent kernel
-  bool tags_calls = false;                      ///< a call has an id, which tags counters that nobody clears
+  int heads_together = 1;                    ///< heads whose tiles CTAs take in turns
+  int splits = 1;                            ///< split-KV: CTAs that share the keys of a head
+  int blocks = 0;                            ///< CTAs of a persistent kernel
+  bool tags_calls = false;                   ///< a call has an id, which tags counters that nobody clears
   std::optional<std::uint32_t> loaded_bias;  ///< the bias that TMA loads
   CacheLines cache_lines = CacheLines::k256Bytes;
 

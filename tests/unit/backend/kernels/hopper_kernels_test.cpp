@@ -137,8 +137,7 @@ TEST(HopperKernelFaults, AreSeen) {
   EXPECT_FALSE(fused("if (kFused && lane", "if (false && lane").passed()) << "sums that are not begun";
   plain.problem.backward = false;
   const auto forward = [&](const char* text, const char* instead) { return check_of(plain, {text, instead}); };
-  EXPECT_FALSE(forward("wgmma_wait<1>();", "wgmma_wait<2>();").passed())
-      << "scores that are not there yet";
+  EXPECT_FALSE(forward("wgmma_wait<1>();", "wgmma_wait<2>();").passed()) << "scores that are not there yet";
   EXPECT_FALSE(forward("if (raised) scale_output(rows, factors);", "").passed()) << "sums by another reference";
 }
 
@@ -152,8 +151,7 @@ TEST(HopperKernelFaultsDeathTest, AreSeen) {
                "more arrivals than a barrier has");
   EXPECT_DEATH(forward("arrive_and_expect(full, tile_bytes(kTileRows, kDim));", "arrive(full);"),
                "a copy that its barrier does not expect");
-  EXPECT_DEATH(forward("  wgmma_fence();\n  issue_wgmma_abt", "  issue_wgmma_abt"),
-               "a product before wgmma_fence");
+  EXPECT_DEATH(forward("  wgmma_fence();\n  issue_wgmma_abt", "  issue_wgmma_abt"), "a product before wgmma_fence");
 }
 
 }  // namespace

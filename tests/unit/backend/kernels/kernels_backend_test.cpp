@@ -379,7 +379,7 @@ TEST(KernelsBackend, WritesGradientsAlongQueriesAndKeysBesideTheBackwardEverywhe
   EXPECT_NE(written[0].plan_key, plain[0].plan_key);
 }
 
-TEST(KernelsBackend, SumsATableOfDifferencesBesideTheBackwardWhereItsSumsAreNotTooLarge) {
+TEST(KernelsBackend, SumsAPositionTableBesideTheBackwardWhereItsSumsAreNotTooLarge) {
   std::vector<std::string> notes;
   const auto fused = [&](AttentionProblem problem, std::int64_t length) {
     problem.seq_q = problem.seq_kv = length;
@@ -422,8 +422,9 @@ TEST(KernelsBackend, ReadsFromTheCompilersReportThatProductsAreSerialized) {
 
 TEST(KernelsBackend, ReadsSpillsFromTheCompilersReport) {
   EXPECT_EQ(kernels::register_spill_bytes("    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"), 0);
-  EXPECT_EQ(
-      kernels::register_spill_bytes("0 bytes spill stores\n 24 bytes stack, 48 bytes spill stores, 24 bytes spill loads"), 48);
+  EXPECT_EQ(kernels::register_spill_bytes(
+                "0 bytes spill stores\n 24 bytes stack, 48 bytes spill stores, 24 bytes spill loads"),
+            48);
   EXPECT_EQ(kernels::register_spill_bytes("7 bytes spill stores"), 7);
   EXPECT_EQ(kernels::register_spill_bytes(" bytes spill stores"), 0);
 }

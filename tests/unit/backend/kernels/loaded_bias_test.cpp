@@ -85,8 +85,9 @@ TEST(LoadedBiasFaults, AreSeen) {
 TEST(LoadedBiasFaultsDeathTest, AreSeen) {
   EXPECT_DEATH(check_of(by_head, {.forward = {"consumer_release(tiles.copied_empty + ring.stage);", ""}}),
                "threads wait for each other forever");
-  EXPECT_DEATH(check_of(by_head, {.forward = {"  mbarrier_wait(tiles.copied_empty + ring.stage, ring.phase ^ 1);\n", ""}}),
-               "more arrivals than a barrier has");
+  EXPECT_DEATH(
+      check_of(by_head, {.forward = {"  mbarrier_wait(tiles.copied_empty + ring.stage, ring.phase ^ 1);\n", ""}}),
+      "more arrivals than a barrier has");
 }
 
 const std::vector<checking::CheckCase>& backward_cases() {
@@ -144,8 +145,9 @@ TEST(LoadedBiasBackwardFaults, AreSeen) {
 }
 
 TEST(LoadedBiasBackwardFaultsDeathTest, AreSeen) {
-  EXPECT_DEATH(backward_check_of(backward_cases()[0], {.backward = {"consumer_release(tiles.copied_empty + own_group());", ""}}),
-               "threads wait for each other forever");
+  EXPECT_DEATH(
+      backward_check_of(backward_cases()[0], {.backward = {"consumer_release(tiles.copied_empty + own_group());", ""}}),
+      "threads wait for each other forever");
   EXPECT_DEATH(backward_check_of(backward_cases()[0],
                                  {.backward = {"  mbarrier_wait(tiles.copied_empty + group, ring.phase ^ 1);\n", ""}}),
                "more arrivals than a barrier has");

@@ -147,7 +147,7 @@ TEST(OperandKernelsRun, OfManyTilesIsRightBesideTheBackwardOfHopper) {
 }
 
 /// Gradients of elements whose numbers are copied ahead.
-TEST(OperandKernelsRun, OfACopiedOperandIsRight) {
+TEST(OperandKernelsRun, OfALoadedBiasIsRight) {
   const auto shape_of = [](const AttentionProblem& problem) {
     return copying_fused_shape(problem, loaded_bias(problem, Direction::kBackward).value());
   };

@@ -261,7 +261,9 @@ TEST_P(HopperSplitKvFaults, AreSeen) {
                    .passed());
 }
 const PlantedFault kHopperFaults[] = {
-    {"FullWrongly", "lengths", {"online_softmax_step(p, scores, rows, found % 2 != 0", "online_softmax_step(p, scores, rows, false"}},
+    {"FullWrongly",
+     "lengths",
+     {"online_softmax_step(p, scores, rows, found % 2 != 0", "online_softmax_step(p, scores, rows, false"}},
     {"AnotherTilesKeys", "lengths", {"first_row, found / 2 * kKeys)", "first_row, 0)"}},
     {"OneTeamsKeysTwice", "one query of four heads", {"own.split * kTeams + team", "own.split * kTeams"}},
     {"ScoresNotThereYet",
@@ -315,7 +317,7 @@ TEST(HopperSplitKvShapes, HaveRoomForATilesRowsAlone) {
   EXPECT_EQ(hopper_split_kv_objections(problem).size(), 2U) << "68 rows";
 }
 
-TEST(SplitKvShapes, SplitKeysWhereThereAreFewHeads) {
+TEST(SplitKvShapes, PartitionKeysWhereThereAreFewHeads) {
   const auto splits = [](std::int64_t batch, std::int64_t seq_kv) {
     const std::vector<TileShape> shapes = split_kv_shapes(decoding(batch, seq_kv), device(132));
     EXPECT_EQ(shapes[0].blocks, 1);

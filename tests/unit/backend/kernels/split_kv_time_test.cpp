@@ -48,7 +48,7 @@ TileShape hopper_shape_of(const AttentionProblem& problem, bool shared) {
   return hopper_split_kv_shapes(problem, 132)[shared ? 0 : 1];
 }
 
-/// Times in milliseconds, with split keys and with a single split; by warps and by warpgroups. They are an H200's with
+/// Times in milliseconds, with split-KV and with a single split; by warps and by warpgroups. They are an H200's with
 /// the cache's default prefetch, times the factor of lines of 128 bytes for one query at batch 16
 /// (bench/NOTES.md). The factor is left out if a few CTAs wait for their copies, not for memory.
 struct Decoding {
