@@ -90,7 +90,7 @@ class PreparedSizes:
         base = addressof(words)
         words[1:_FIRST_TENSOR] = sizes
         words[self._first : self._first + self._count] = numbers
-        # What is answered stands behind: a handle, a number and a message.
+        # The answers stand behind: a handle, a number and a message.
         answers = base + (self._first + self._count) * _WORD
         name, status = "scoremod_attention_at", _at()(self._open, base, answers, answers + 2 * _WORD)
         handle = c_void_p(words[-3])

@@ -91,8 +91,8 @@ bool serves_new_sizes(const AttentionProblem& problem, const CompileOptions& opt
 }
 
 /// What is at hand, where that is all that the problem wants; nothing otherwise.
-std::optional<planner::PlannedProblem> plan_at_hand(const compiler::CompiledProblem& problem,
-                                                    const CompileOptions& options, planner::Selection selection) {
+std::optional<planner::PlannedProblem> plan_ready(const compiler::CompiledProblem& problem,
+                                                  const CompileOptions& options, planner::Selection selection) {
   auto planned = planner::plan_problem(problem, options, planner::Level::kVerified, std::move(selection), true);
   const planner::Prepared& prepared = planned.prepared;
   if (!planned.target || !prepared.runs_forward() || (problem.backward && !prepared.runs_backward()))
@@ -100,7 +100,7 @@ std::optional<planner::PlannedProblem> plan_at_hand(const compiler::CompiledProb
   return planned;
 }
 
-/// The backend that does all of a problem; null where several do, or where a faster one is not at hand yet.
+/// The backend that does all of a problem; null where several do, or where a faster one is not built yet.
 const Backend* only_backend(const planner::Prepared& prepared) {
   if (prepared.left_for_later()) return nullptr;
   const Backend* forward = prepared.forward.chosen()->engine;
@@ -118,21 +118,21 @@ std::optional<int> device_of(const CompileOptions& options, const planner::Selec
   }
 }
 
-/// plan_at_hand() of all that may run it, or of the one that was the fastest at about these sizes.
-std::optional<planner::PlannedProblem> plan_at_hand(const compiler::CompiledProblem& problem,
-                                                    const CompileOptions& options, runtime::FastestBackends& known) {
+/// The ready plan of all backends that may run it, or of the one that was the fastest at about these sizes.
+std::optional<planner::PlannedProblem> plan_ready(const compiler::CompiledProblem& problem,
+                                                  const CompileOptions& options, runtime::FastestBackends& known) {
   planner::Selection selection = planner::select(options);
-  if (selection.backends.size() < 2) return plan_at_hand(problem, options, std::move(selection));
+  if (selection.backends.size() < 2) return plan_ready(problem, options, std::move(selection));
   const std::optional<int> device = device_of(options, selection);
-  if (!device) return plan_at_hand(problem, options, std::move(selection));
+  if (!device) return plan_ready(problem, options, std::move(selection));
   const Bytes size_class = runtime::size_class(problem.problem, selection, *device);
   if (const Backend* fastest = known.find(size_class)) {
     planner::Selection alone = selection;
     alone.backends = {fastest};
-    auto planned = plan_at_hand(problem, options, std::move(alone));
+    auto planned = plan_ready(problem, options, std::move(alone));
     if (planned && !planned->prepared.left_for_later()) return planned;
   }
-  auto planned = plan_at_hand(problem, options, std::move(selection));
+  auto planned = plan_ready(problem, options, std::move(selection));
   const Backend* fastest = planned ? only_backend(planned->prepared) : nullptr;
   if (fastest != nullptr) known.remember(size_class, fastest);
   return planned;
@@ -209,7 +209,7 @@ Attention Attention::compile(const AttentionProblem& problem, const CompileOptio
     const compiler::CompiledProblem compiled = compiler::at_sizes_of(problem, known->compiled);
     const bool may_serve = serves_new_sizes(problem, options);
     std::optional<planner::PlannedProblem> planned;
-    if (may_serve) planned = plan_at_hand(compiled, options, known->fastest);
+    if (may_serve) planned = plan_ready(compiled, options, known->fastest);
     const bool serves = planned && planned->prepared.left_for_later();
     if (!planned) {
       planned = planner::plan_problem(compiled, options, planner::Level::kVerified, planner::select(options));

@@ -9,8 +9,8 @@ namespace scoremod::runtime {
 namespace {
 
 constexpr std::size_t kMostClasses = 256;
-/// Kernels for few queries are chosen by their very number.
-constexpr std::int64_t kFewQueries = 128;
+/// Decode kernels are chosen by the very number of queries.
+constexpr std::int64_t kDecodeQueries = 128;
 
 /// Four numbers for each power of two.
 std::int64_t quarter(std::int64_t size) {
@@ -26,7 +26,7 @@ Bytes size_class(const AttentionProblem& p, const planner::Selection& selection,
   CanonicalWriter key;
   key.integer(device).boolean(selection.in_order).list(selection.backends.size());
   for (const backend::Backend* backend : selection.backends) key.text(backend->name());
-  key.integer(p.seq_q <= kFewQueries ? -p.seq_q : quarter(p.seq_q)).integer(p.heads_q).integer(p.heads_kv);
+  key.integer(p.seq_q <= kDecodeQueries ? -p.seq_q : quarter(p.seq_q)).integer(p.heads_q).integer(p.heads_kv);
   key.integer(quarter(p.batch)).integer(quarter(p.seq_kv));
   key.integer(quarter(p.tokens_q.value_or(0))).integer(quarter(p.tokens_kv.value_or(0)));
   return key.written();

@@ -11,8 +11,8 @@
 
 namespace scoremod::runtime {
 
-/// Equal for problems of one structure whose sizes differ by less than a quarter, and that run on one device by one
-/// selection: the backend that is the fastest of one is about as fast as any for the others.
+/// Equal for problems of one structure, device and selection whose sizes differ by less than a quarter. The backend
+/// that is the fastest of one is about as fast as any for the others.
 Bytes size_class(const AttentionProblem& problem, const planner::Selection& selection, int device);
 
 /// The fastest backend of each size class of a structure: a new size then asks no other one, which takes as long as the

@@ -122,7 +122,7 @@ class EagerCall:
         return self.run(query, key, value, operands, dropout, offsets, out)
 
     def resized(self, compiled, extents, rows, is_like_query):
-        """The same of a CompiledProblem at other sizes. rows: the shape of an LSE."""
+        """This call of a CompiledProblem at other sizes. rows: the shape of an LSE."""
         made = EagerCall.__new__(EagerCall)
         made.__dict__.update(self.__dict__)
         made.compiled, made.extents, made._rows, made._like_query = compiled, extents, rows, is_like_query

@@ -81,7 +81,7 @@ class CompiledProblem:
 
 
     def resized(self, attention, shapes, sizes):
-        """The same problem, of which there is a forward alone, at the sizes of another Attention; the arguments are Direction.resized()'s."""
+        """This problem, of which there is a forward alone, at the sizes of another Attention; the arguments are Direction.resized()'s."""
         made = CompiledProblem.__new__(CompiledProblem)
         made.sizes, made.backward, made.forward = self.sizes, None, self.forward.resized(attention, shapes, sizes)
         return made

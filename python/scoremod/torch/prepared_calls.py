@@ -36,7 +36,7 @@ class Direction:
         self._blocks = []
 
     def resized(self, attention, shapes, sizes):
-        """The same at the sizes of another Attention, with the same structs. shapes: (shape, strides) of each tensor, in order; sizes: the bytes of each, and
+        """This Direction at the sizes of another Attention, with the same structs. shapes: (shape, strides) of each tensor, in order; sizes: the bytes of each, and
         then of the workspace."""
         made = Direction.__new__(Direction)
         made.__dict__.update(self.__dict__)

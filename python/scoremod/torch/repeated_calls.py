@@ -231,7 +231,7 @@ def _checks(given, plain, tensors):
 
 
 def _resized_checks(checks, tensors):
-    """The same of lengths whose keys are of another number."""
+    """The checks of lengths where there are as many keys as these tensors have."""
     return tuple((place, functools.partial(has_lengths, most=tensors[1].shape[2])) for place, _ in checks)
 
 

@@ -73,7 +73,7 @@ class Resizing:
         return self._call.resized(self._compiled.resized(attention, shapes, [*bytes_of_each, workspace_bytes]), extents, rows, is_like)
 
     def _extents(self, looks):
-        """Those of tensors of these looks, which have the ranks of the call's; None where they do not fit together or have other heads."""
+        """The Extents of tensors of these looks, which have the ranks of the call's; None where they do not fit together or have other heads."""
         (batch, heads, queries, dim), (blocks, heads_kv, keys, dim_k), of_values = looks[0][0], looks[1][0], looks[2][0]
         if (heads, heads_kv, dim, dim_k, *of_values) != (self._heads, self._heads_kv, self._dim, self._dim, blocks, heads_kv, keys, self._dim_v):
             return None
