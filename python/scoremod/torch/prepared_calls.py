@@ -112,7 +112,10 @@ class Direction:
                 pile = _piles.get((self._device, stream))
                 if pile is None:
                     pile = _new_pile(self._device, stream)
-                scratch = pile.pop() if pile else _scratch(_KEPT_SCRATCH, self._device)
+                try:
+                    scratch = pile.pop()
+                except IndexError:  # another thread's call has the last one
+                    scratch = _scratch(_KEPT_SCRATCH, self._device)
             else:
                 scratch = _scratch(self._workspace_bytes, self._device)
             addresses.append(scratch[1])
