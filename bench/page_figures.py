@@ -74,7 +74,11 @@ def refused_for(kind):
 
 def check_suite():
     verdicts = {name: item("summary", name) for name in ("right", "wrong", "refused")}
-    return {"commit": item("commit"), "results": lambda report: str(sum(report["summary"][name] for name in ("right", "wrong", "refused", "error"))), **verdicts}
+    return {
+        "commit": item("commit"),
+        "results": lambda report: str(sum(report["summary"][name] for name in ("right", "wrong", "refused", "error"))),
+        **verdicts,
+    }
 
 
 def steady(report, case, other, direction="forward"):

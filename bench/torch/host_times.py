@@ -160,7 +160,11 @@ def c_interface():
     at, destroy = loaded.scoremod_attention_at, loaded.scoremod_attention_destroy
     at.argtypes = [ctypes.c_void_p] * 4
     found = {}
-    programs = {"decode": (1, "value = score"), "capped decode": (1, "value = 30.0 * tanh(score / 30.0)"), "causal prefill": (128, "value = score; keep = kv_idx <= q_idx")}
+    programs = {
+        "decode": (1, "value = score"),
+        "capped decode": (1, "value = 30.0 * tanh(score / 30.0)"),
+        "causal prefill": (128, "value = score; keep = kv_idx <= q_idx"),
+    }
     for name, (queries, program) in programs.items():
         problem = {"batch": None, "heads_q": HEADS, "heads_kv": HEADS_KV, "seq_q": None, "seq_kv": None, "dim_qk": DIM, "dtype": "bf16" if ARGUMENTS.device == "cuda" else "f32", "program": program}  # fmt: skip
         library.call("scoremod_attention_get", json.dumps(problem).encode(), options, ctypes.byref(handle))
@@ -192,7 +196,11 @@ class Layer(torch.nn.Module):
         self.heads, self.heads_kv, self.dim = heads, heads_kv, width // heads
         self.q, self.o = torch.nn.Linear(width, width, bias=False), torch.nn.Linear(width, width, bias=False)
         self.k, self.v = (torch.nn.Linear(width, heads_kv * self.dim, bias=False) for _ in range(2))
-        self.gate, self.up, self.down = torch.nn.Linear(width, hidden, bias=False), torch.nn.Linear(width, hidden, bias=False), torch.nn.Linear(hidden, width, bias=False)
+        self.gate, self.up, self.down = (
+            torch.nn.Linear(width, hidden, bias=False),
+            torch.nn.Linear(width, hidden, bias=False),
+            torch.nn.Linear(hidden, width, bias=False),
+        )
         self.before, self.after = torch.nn.RMSNorm(width), torch.nn.RMSNorm(width)
 
     def forward(self, x, cache, attend):

@@ -6,7 +6,6 @@ import ctypes
 import functools
 import json
 import sys
-import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 

@@ -18,7 +18,9 @@ _NUMPY = {"f32": np.float32, "f16": np.float32, "bf16": np.float32, "i32": np.in
 
 def main(arguments=None):
     """The exit code is that of the scoremod command: 0, or 2 for a mistake and 3 for what can't be done."""
-    parser = argparse.ArgumentParser(prog="scoremod", description="Draws problems, and prints pages. The library's other commands are those of build/release/bin/scoremod.")
+    parser = argparse.ArgumentParser(
+        prog="scoremod", description="Draws problems, and prints pages. The library's other commands are those of build/release/bin/scoremod."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     drawing = commands.add_parser("draw", help="the tiles of a mask, and what becomes of scores")
     drawing.add_argument("problem", help=f"a problem file ({address('reference/problem')}), or - for the standard input")

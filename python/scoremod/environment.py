@@ -22,7 +22,7 @@ _UNSET = (None,) * len(VARIABLES)
 def settings():
     """The variables' values, in their order; equal ones mean that nothing was changed."""
     if _names:
-        if _kept.keys().isdisjoint(_names):  # a third of the time of asking for each
+        if _kept.keys().isdisjoint(_names):  # pyright: ignore[reportOptionalMemberAccess]  # a third of the time of asking for each
             return _UNSET
         return tuple(map(_kept.get, _names))  # pyright: ignore[reportOptionalMemberAccess]
     return tuple(map(os.environ.get, VARIABLES))

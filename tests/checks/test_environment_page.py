@@ -7,6 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 from scoremod.environment import VARIABLES  # noqa: E402
+
 FOLDERS = ("src", "python", "bindings", "tools", "bench", "tests")
 READS = [
     re.compile(r'(?:getenv|variable|flag)\("([A-Z_]+)"[,)]'),

@@ -102,7 +102,9 @@ def test_the_problem_of_its_page_is_one():
 
 def test_the_position_of_a_decode_step_compiles(tmp_path):
     (piece,) = [block for block in blocks_of("docs/guide/c.md", "c") if "query_offset" in block]
-    build(tmp_path, f"#include <scoremod/c_api.h>\nint main(void) {{\n  scoremod_forward_args args = {{0}};\n{piece}  return args.options->has_scale;\n}}\n", "c")
+    build(
+        tmp_path, f"#include <scoremod/c_api.h>\nint main(void) {{\n  scoremod_forward_args args = {{0}};\n{piece}  return args.options->has_scale;\n}}\n", "c"
+    )
 
 
 def test_the_pieces_of_c_compile(tmp_path):

@@ -12,7 +12,10 @@ import pattern_tables
 
 def table(commit, *rows, **more):
     fixed = {"direction": "forward", "architecture": "sm_90", "cudnn": "9.19.0", "ms": None}
-    results = [{**fixed, "program": f"of {setting}", **dict(zip(("pattern", "setting", "verdict", "ms"), (pattern, setting, *found)))} for pattern, setting, *found in rows]
+    results = [
+        {**fixed, "program": f"of {setting}", **dict(zip(("pattern", "setting", "verdict", "ms"), (pattern, setting, *found)))}
+        for pattern, setting, *found in rows
+    ]
     return {"machine": "a GPU", "commit": commit, **more, "results": results}
 
 
@@ -43,7 +46,12 @@ def test_rows_of_the_same_patterns_are_replaced_and_new_patterns_follow(tmp_path
 def test_the_build_takes_the_same_decisions_from_a_runs_rows_and_from_their_sums(tmp_path):
     """Each verdict may come with each other, timed or not; a time stays with the program that was timed."""
     found = ("right", "wrong", "refused", "crashed", "not_lowered")
-    pairs = [(f"{x}.{y}", setting, each, ms) for x in found for y in found for setting, each, ms in (("base", x, None), ("other", y, 0.5), ("one_row", y, 0.25), ("third", x, 1.5))]
+    pairs = [
+        (f"{x}.{y}", setting, each, ms)
+        for x in found
+        for y in found
+        for setting, each, ms in (("base", x, None), ("other", y, 0.5), ("one_row", y, 0.25), ("third", x, 1.5))
+    ]
     run = table("1", *pairs)
     sums = merged(tmp_path, None, run)
     assert pattern_tables.summed_up(sums["results"]) == pattern_tables.summed_up(run["results"])

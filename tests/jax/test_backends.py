@@ -27,9 +27,7 @@ def outputs():
     print("seed", SEED)
     generator = np.random.default_rng(SEED)
     arrays = [generator.standard_normal(SHAPE).astype(np.float32) for _ in "qkv"]
-    each = {
-        name: scoremod.attention(*arrays, score_mod="2.0 * tanh(score / 2.0)", backend=name) for name in ("cpu", "reference")
-    }
+    each = {name: scoremod.attention(*arrays, score_mod="2.0 * tanh(score / 2.0)", backend=name) for name in ("cpu", "reference")}
     assert not np.array_equal(each["cpu"], each["reference"])
     return arrays, each
 
@@ -75,7 +73,10 @@ def test_backends_of_other_memory_are_passed_over(outputs):
     if "cudnn" not in names:
         pytest.skip("this build has no backend for a GPU's memory")
     assert ran_on(outputs, backends="cudnn,reference") == "reference"
-    with pytest.raises(scoremod.UnsupportedError, match="expected one that runs in host memory, where the tensors are; found none among those chosen by the caller; choose among .*cpu.*fallback="):
+    with pytest.raises(
+        scoremod.UnsupportedError,
+        match="expected one that runs in host memory, where the tensors are; found none among those chosen by the caller; choose among .*cpu.*fallback=",
+    ):
         flex_attention(*outputs[0], backend="cudnn")
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from page_python import FRAMEWORKS, pages_for, parts_of, parts_of_pages, run_page  # noqa: E402
+from page_python import FRAMEWORKS, pages_for, parts_of, parts_of_pages, run_page
 
 
 @pytest.fixture(autouse=True)

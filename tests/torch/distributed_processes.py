@@ -129,9 +129,7 @@ def dtensors(problem, placements):
     # Parameters: one that is sharded itself, and replicated ones.
     learned = [distribute_tensor(x.detach(), mesh, [place]).requires_grad_() for x, place in ((slopes, Shard(0)), (bias, Replicate()), (sink, Replicate()))]
     score_mod, mask_mod = problem.functions(*learned[:2])
-    o, lse = flex_attention(
-        *sharded, score_mod, mask_mod=mask_mod, sink=learned[2], enable_gqa=True, return_lse=True, lengths=problem.lengths
-    )
+    o, lse = flex_attention(*sharded, score_mod, mask_mod=mask_mod, sink=learned[2], enable_gqa=True, return_lse=True, lengths=problem.lengths)
     assert isinstance(o, DTensor) and o.placements == tuple(placements) and o.shape == problem.d_o.shape
     d_o, d_lse = (distribute_tensor(x, mesh, placements) for x in (problem.d_o, problem.d_lse))
     gradients = torch.autograd.grad([o, lse], [*sharded, *learned], [d_o, d_lse])
@@ -415,7 +413,9 @@ def captured_dtensors(problem):
         learned = [distribute_tensor(x.detach(), mesh, [place]).requires_grad_() for x, place in ((slopes, Shard(0)), (bias, Shard(1)))]
         for name, score_mod, leaves in ways(*learned):
             for _ in range(2):
-                o = flex_attention(*sharded, score_mod, mask_mod=mask_mod, sink=problem.sink, enable_gqa=True, lengths=distribute_tensor(problem.lengths, mesh, [Replicate()]))
+                o = flex_attention(
+                    *sharded, score_mod, mask_mod=mask_mod, sink=problem.sink, enable_gqa=True, lengths=distribute_tensor(problem.lengths, mesh, [Replicate()])
+                )
                 problem.check(f"{name}: o", o.full_tensor(), expected_o)
                 d_o = distribute_tensor(problem.d_o, mesh, [placement])
                 for found, wanted in zip(torch.autograd.grad(o, leaves, d_o), of_output(problem)):

@@ -94,6 +94,6 @@ UNUSABLE = {
     "other dimensions first": (lambda x: x[None].transpose(0, -1), "found "),
     "empty": (lambda x: x.flatten()[:0], r"of shape \(0,\)"),
     "meta": (lambda x: x.to("meta"), "on meta"),
-    "integers": (lambda x: (x.int() if x.is_floating_point() else x.float()), "found (int32|float32)"),
+    "integers": (lambda x: x.int() if x.is_floating_point() else x.float(), "found (int32|float32)"),
     "bytes": (lambda x: x.contiguous().view(torch.uint8), "found uint8"),
 }

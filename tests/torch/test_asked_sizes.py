@@ -20,7 +20,17 @@ INTEGERS = (
     "starts[b] - {i} + 2", "torch.add({j}.long(), {i}, alpha=30000)", "torch.where({i} > 3, starts[b], {j}.long()) + {i}",
     "{i}.long().clamp(max=5) + {j}", "-starts[b] + {i}", "torch.maximum(starts[b], {i}.long()) + {j}",
 )  # fmt: skip
-FLOATS = ("score * 0.5", "slopes[h]", "bias[h, q_idx]", "bias[0, kv_idx]", "per_batch[b, h]", "table[{integer}]", "({integer}) * 0.25", "bias[h, {i} - 1]", "torch.tanh(score)")
+FLOATS = (
+    "score * 0.5",
+    "slopes[h]",
+    "bias[h, q_idx]",
+    "bias[0, kv_idx]",
+    "per_batch[b, h]",
+    "table[{integer}]",
+    "({integer}) * 0.25",
+    "bias[h, {i} - 1]",
+    "torch.tanh(score)",
+)
 CONDITIONS = ("{integer} < {i}", "q_idx >= kv_idx", "kept[b, kv_idx]", "ids[b, q_idx] == ids[b, kv_idx]", "({integer}) % 3 != 1")
 
 
@@ -131,9 +141,7 @@ def test_other_sizes_are_not_traced_again(monkeypatch, random):
     slopes, starts = torch.randn(2, generator=random), torch.tensor([3])
     for length in range(1, 40):
         query, key = torch.randn(1, 2, 1 + length % 2, 8, generator=random), torch.randn(1, 2, length, 8, generator=random)
-        found = flex_attention(
-            query, key, key, lambda score, b, h, q, k: score + slopes[h] * (k - q), mask_mod=lambda b, h, q, k: q + starts[b] >= k
-        )
+        found = flex_attention(query, key, key, lambda score, b, h, q, k: score + slopes[h] * (k - q), mask_mod=lambda b, h, q, k: q + starts[b] >= k)
         position = torch.arange(query.shape[2])[:, None] + 3
         distances = torch.arange(length)[None] - (position - 3)
         scores = query @ key.mT / 8**0.5 + slopes[:, None, None] * distances

@@ -120,7 +120,10 @@ def of_module(t):
 
 
 OPERANDS = {
-    **{make.__name__: make for make in (of_closure, of_default, of_keyword, of_function, of_global, of_functions_global, of_dict, of_list, of_partial, of_attribute, of_module)},
+    **{
+        make.__name__: make
+        for make in (of_closure, of_default, of_keyword, of_function, of_global, of_functions_global, of_dict, of_list, of_partial, of_attribute, of_module)
+    },
     "of a method": lambda t: Layer(t).score_mod,
     "an inverse": lambda t: lambda score, b, h, q_idx, kv_idx: (1 / t) * score,
     "arithmetic": lambda t: lambda score, b, h, q_idx, kv_idx: score * (2.0 * -t + 1) - (3 - t) / (t + 0.25),
@@ -165,7 +168,7 @@ CONSTANTS = {
     "key": lambda t: lambda score, b, h, q_idx, kv_idx: score * {1.25: 2.0}.get(t, 0.5),
     "contained": lambda t: lambda score, b, h, q_idx, kv_idx: score * (2.0 if t in (1.25, 1.5) else 0.5),
     "power": lambda t: lambda score, b, h, q_idx, kv_idx: score.abs() ** t,
-    "base": lambda t: lambda score, b, h, q_idx, kv_idx: t ** score,
+    "base": lambda t: lambda score, b, h, q_idx, kv_idx: t**score,
     "kind": lambda t: lambda score, b, h, q_idx, kv_idx: score * (t if isinstance(t, float) else 7.0),
     "type": lambda t: lambda score, b, h, q_idx, kv_idx: score * (t if type(t) is float else 7.0),
     "class": lambda t: lambda score, b, h, q_idx, kv_idx: score * (t if t.__class__ is float else 7.0),
@@ -205,7 +208,17 @@ def test_numbers_that_change_one_after_the_other(tensors):
         return lambda score, b, h, q_idx, kv_idx: score * t + u * kv_idx - w
 
     before = compiled()
-    steps = [(1.0, 2.0, 3.0), (1.5, 2.0, 3.0), (1.25, 2.0, 3.0), (1.25, 0.5, 3.0), (1.0, 0.25, 3.0), (1.0, 2.0, 3.0), (0.5, 0.5, 1.0), (0.25, 4.0, 2.0), (3.0, 1.0, 5.0)]
+    steps = [
+        (1.0, 2.0, 3.0),
+        (1.5, 2.0, 3.0),
+        (1.25, 2.0, 3.0),
+        (1.25, 0.5, 3.0),
+        (1.0, 0.25, 3.0),
+        (1.0, 2.0, 3.0),
+        (0.5, 0.5, 1.0),
+        (0.25, 4.0, 2.0),
+        (3.0, 1.0, 5.0),
+    ]
     for step in steps:
         found = flex_attention(*tensors, make(*step))
         torch.testing.assert_close(found, by_constants(tensors, lambda step: make(*step), step), rtol=1e-5, atol=1e-5)
@@ -272,7 +285,9 @@ def test_random_functions_of_changing_numbers(tensors, seed):
 
 
 def test_a_number_that_is_read_unseen_would_be_found(tensors, seed, monkeypatch):
-    monkeypatch.setattr(open_numbers.OpenNumber, "__gt__", lambda self, other: self.value > other if type(other) is float or type(other) is int else NotImplemented)
+    monkeypatch.setattr(
+        open_numbers.OpenNumber, "__gt__", lambda self, other: self.value > other if type(other) is float or type(other) is int else NotImplemented
+    )
     monkeypatch.setattr(open_numbers.OpenNumber, "__float__", lambda self: self.value)
     assert any(differences(seed * 1000 + number, tensors) for number in range(60))
 

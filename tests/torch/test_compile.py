@@ -131,8 +131,11 @@ def test_numbers_that_a_graph_leaves_open(random):
 
     def function(q, factor, rate):
         of_dim = flex_attention(q, q, q, scale=q.shape[-1] ** -0.5 / 2), flex_attention(q, q, q, scale=q.shape[-1])
-        return *of_dim, flex_attention(q, q, q, scale=factor), flex_attention(q, q, q, dropout_p=rate), flex_attention(
-            q, q, q, mask_mod=lambda b, h, i, j: i - 12 >= j, offsets=(0, 0, q.shape[-1], 0)
+        return (
+            *of_dim,
+            flex_attention(q, q, q, scale=factor),
+            flex_attention(q, q, q, dropout_p=rate),
+            flex_attention(q, q, q, mask_mod=lambda b, h, i, j: i - 12 >= j, offsets=(0, 0, q.shape[-1], 0)),
         )
 
     for dynamic in (None, True):

@@ -22,9 +22,25 @@ def output(request):
 @pytest.mark.parametrize(
     "name",
     [
-        "ring", "all_gather", "batch", "heads", "replicated", "refusals", "wrong_offsets", "striped", "stripes_of_4",
-        "striped_all_gather", "transfers", "autocast", "one_token_each", "sink_rounding", "data_parallel", "alike_refusals",
-        "nothing_half_done", "unlike_calls", "captured_dtensors",
+        "ring",
+        "all_gather",
+        "batch",
+        "heads",
+        "replicated",
+        "refusals",
+        "wrong_offsets",
+        "striped",
+        "stripes_of_4",
+        "striped_all_gather",
+        "transfers",
+        "autocast",
+        "one_token_each",
+        "sink_rounding",
+        "data_parallel",
+        "alike_refusals",
+        "nothing_half_done",
+        "unlike_calls",
+        "captured_dtensors",
     ],
 )
 def test_both_processes_have_what_one_has(name, output):

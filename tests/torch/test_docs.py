@@ -8,7 +8,7 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from page_python import pages_for, parts_of_pages, run_page  # noqa: E402
+from page_python import pages_for, parts_of_pages, run_page
 
 
 @pytest.fixture

@@ -44,9 +44,7 @@ def test_outputs_are_those_of_torchs_own(name, random):
     score_mod, mask_mod = make(*captured)
     q, k, v = tensors(random)
     block_mask = None if mask_mod is None else torch_flex.create_block_mask(mask_mod, 2, 4, 19, 23, device="cpu")
-    expected, aux = torch_flex.flex_attention(
-        q, k, v, score_mod, block_mask, enable_gqa=True, return_aux=torch_flex.AuxRequest(lse=True)
-    )
+    expected, aux = torch_flex.flex_attention(q, k, v, score_mod, block_mask, enable_gqa=True, return_aux=torch_flex.AuxRequest(lse=True))
     found, found_aux = flex_attention(q, k, v, score_mod, block_mask, enable_gqa=True, return_aux=torch_flex.AuxRequest(lse=True))
     truth, truth_lse = dense.attention_and_lse(*dense.widened((q, k, v)), *make(*dense.widened(captured)))
     dense.assert_close([found.detach(), found_aux.lse.detach()], [expected.detach(), aux.lse.detach()], [truth, truth_lse])
@@ -166,9 +164,7 @@ def test_named_backends_run_it(random):
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-@pytest.mark.parametrize(
-    "change", [lambda q, k, v: (q[:0], k[:0], v[:0]), lambda q, k, v: (q[:, :, :0], k, v), lambda q, k, v: (q, k[:, :, :0], v[:, :, :0])]
-)
+@pytest.mark.parametrize("change", [lambda q, k, v: (q[:0], k[:0], v[:0]), lambda q, k, v: (q[:, :, :0], k, v), lambda q, k, v: (q, k[:, :, :0], v[:, :, :0])])
 def test_without_queries_or_keys_each_row_has_no_key(change, compiled, random):
     torch._dynamo.reset()
     given = [x.detach().requires_grad_() for x in change(*tensors(random))]

@@ -132,7 +132,17 @@ STATES = {
     "no mkldnn": lambda: torch.backends.mkldnn.flags(enabled=False),
     "no cudnn": lambda: torch.backends.cudnn.flags(enabled=False),
 }
-MODULES = ("torch", "torch.random", "torch.compiler", "torch.jit", "torch.autograd", "torch.cuda", "torch.backends.cudnn", "torch.backends.mkldnn", "torch.backends.cuda")
+MODULES = (
+    "torch",
+    "torch.random",
+    "torch.compiler",
+    "torch.jit",
+    "torch.autograd",
+    "torch.cuda",
+    "torch.backends.cudnn",
+    "torch.backends.mkldnn",
+    "torch.backends.cuda",
+)
 ASKS = re.compile(r"(is|are|get|has|initial|preferred)_|.*(_enabled|_available|_mode|_level)$")
 
 
@@ -257,7 +267,17 @@ def test_what_pytorch_is_asked_is_answered_anew(share):
 
 @pytest.mark.parametrize(
     "question",
-    ["t.shape", "t.dtype", "t.dim()", "t.requires_grad", "t.stride()", "t.is_contiguous()", "torch.is_grad_enabled()", "torch.get_default_dtype()", "t.float() is None"],
+    [
+        "t.shape",
+        "t.dtype",
+        "t.dim()",
+        "t.requires_grad",
+        "t.stride()",
+        "t.is_contiguous()",
+        "torch.is_grad_enabled()",
+        "torch.get_default_dtype()",
+        "t.float() is None",
+    ],
 )
 def test_what_a_key_holds_is_asked_once(question):
     score_mod = asking(question)(base())
@@ -316,7 +336,9 @@ def outputs(cases, earlier):
 
 def test_another_process_gives_the_same(seed):
     chosen = pseudo_random.Random(seed)
-    of_tensors = [question for question in questions_to_tensors() if not re.search(r"id\(|hash|data_ptr|_cdata|rand|normal|bernoulli|multinomial|__dict__", question)]
+    of_tensors = [
+        question for question in questions_to_tensors() if not re.search(r"id\(|hash|data_ptr|_cdata|rand|normal|bernoulli|multinomial|__dict__", question)
+    ]
     cases = [(question, None, chosen.choice(list(TENSORS))) for question in chosen.sample(of_tensors, 30)]
     cases += [(question, chosen.choice(list(STATES)), None) for question in chosen.sample([each for each in questions_to_torch() if "seed" not in each], 30)]
     cases += [("t.requires_grad", None, "learned"), ("t.grad is None", None, "with a gradient"), ("torch.is_grad_enabled()", "no gradients", None)]
@@ -363,7 +385,7 @@ class TestContainers:
             held_of = holding
         expression = text.split("held: ")[1].rstrip(",").removeprefix("held.")
         first = expression.split("[")[0].split(".")[0]
-        source = f"def make(held):\n    c = held.{first}\n    return lambda score, b, h, q_idx, kv_idx: score + c{expression[len(first):]}[h]\n"
+        source = f"def make(held):\n    c = held.{first}\n    return lambda score, b, h, q_idx, kv_idx: score + c{expression[len(first) :]}[h]\n"
         namespace = {}
         exec(source, namespace)
         made, trace = [], kept_traces.Tracer.trace

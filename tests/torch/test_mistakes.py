@@ -34,9 +34,13 @@ def test_more_entries_than_heads_are_refused(random):
     def alibi(score, b, h, q_idx, kv_idx):
         return score + slopes[h] * (kv_idx - q_idx)
 
-    message = r"score_mod: 'slopes' of shape \(8,\), indexed at .*test_mistakes.py:\d+ \(alibi\) by h: expected a size of 4 .* found 8\. .* index a slice .* offsets="
+    message = (
+        r"score_mod: 'slopes' of shape \(8,\), indexed at .*test_mistakes.py:\d+ \(alibi\) by h: expected a size of 4 .* found 8\. .* index a slice .* offsets="
+    )
     for run in (flex_attention, torch.compile(flex_attention, backend="eager")):
-        with pytest.raises(scoremod.InvalidArgumentError if run is flex_attention else Exception, match="expected a size of 4 along dimension 0, one for each h, found 8"):
+        with pytest.raises(
+            scoremod.InvalidArgumentError if run is flex_attention else Exception, match="expected a size of 4 along dimension 0, one for each h, found 8"
+        ):
             run(*tensors(random), alibi)
     with pytest.raises(scoremod.InvalidArgumentError, match=message):
         flex_attention(*tensors(random), alibi)
@@ -55,7 +59,9 @@ def test_a_buffer_may_have_more_batches_and_positions(random):
 
 def test_more_indices_than_dimensions_are_refused(random):
     slopes = torch.randn(H, generator=random)
-    with pytest.raises(scoremod.InvalidArgumentError, match=r"score_mod: 'slopes' of shape \(4,\), indexed at .*\(<lambda>\): expected 1 indices at most, found 2"):
+    with pytest.raises(
+        scoremod.InvalidArgumentError, match=r"score_mod: 'slopes' of shape \(4,\), indexed at .*\(<lambda>\): expected 1 indices at most, found 2"
+    ):
         flex_attention(*tensors(random), lambda score, b, h, q_idx, kv_idx: score + slopes[h, q_idx])
     wide = torch.randn(H, S, generator=random)
     flex_attention(*tensors(random), lambda score, b, h, q_idx, kv_idx: score + wide[..., h, q_idx])
@@ -63,7 +69,9 @@ def test_more_indices_than_dimensions_are_refused(random):
 
 def test_a_tensor_on_another_device_is_named(random):
     slopes = torch.ones(H, device="meta")
-    with pytest.raises(scoremod.InvalidArgumentError, match=r"'slopes' of shape \(4,\), indexed at .*: expected one on cpu, where query is, found one on meta; move it"):
+    with pytest.raises(
+        scoremod.InvalidArgumentError, match=r"'slopes' of shape \(4,\), indexed at .*: expected one on cpu, where query is, found one on meta; move it"
+    ):
         flex_attention(*tensors(random), lambda score, b, h, q_idx, kv_idx: score + slopes[h])
 
 

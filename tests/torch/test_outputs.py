@@ -17,7 +17,11 @@ def named(score, b, h, i, j):
     return score * 0.5
 
 
-@pytest.mark.parametrize("options", [{}, {"score_mod": named}, {"return_lse": True}, {"q_start": 3, "mask_mod": lambda b, h, i, j: i >= j}], ids=["plain", "modifier", "lse", "start"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"score_mod": named}, {"return_lse": True}, {"q_start": 3, "mask_mod": lambda b, h, i, j: i >= j}],
+    ids=["plain", "modifier", "lse", "start"],
+)
 @pytest.mark.parametrize("road", ["eager", "operator"])
 def test_the_output_is_written_to_it(tensors, options, road, monkeypatch):
     if road == "operator":
@@ -56,7 +60,10 @@ def test_tokens_of_no_sequence_are_cleared(random):
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        (lambda q: torch.empty(1, H, S + 1, D), "out: expected float32 of shape \\(1, 2, 5, 8\\) on cpu, as the output is, found float32 of shape \\(1, 2, 6, 8\\)"),
+        (
+            lambda q: torch.empty(1, H, S + 1, D),
+            "out: expected float32 of shape \\(1, 2, 5, 8\\) on cpu, as the output is, found float32 of shape \\(1, 2, 6, 8\\)",
+        ),
         (lambda q: q.half(), "out: expected float32 .* found float16"),
         (lambda q: [0.0], "out: expected a torch.Tensor, found list"),
     ],

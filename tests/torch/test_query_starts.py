@@ -127,7 +127,9 @@ def test_gradients_are_those_of_the_positions(random):
         leaves = tensors(random, 4, 11, requires_grad=True)
         found, lse = flex_attention(*leaves, by_distance, mask_mod=causal, q_start=start, return_lse=True)
         expected = dense(*leaves, start)
-        for one, other in zip(torch.autograd.grad(found.square().sum(), leaves, retain_graph=True), torch.autograd.grad(expected.square().sum(), leaves), strict=True):
+        for one, other in zip(
+            torch.autograd.grad(found.square().sum(), leaves, retain_graph=True), torch.autograd.grad(expected.square().sum(), leaves), strict=True
+        ):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
         assert any(each.abs().sum() > 0 for each in torch.autograd.grad(lse.sum(), leaves[:2]))  # by the operators
 

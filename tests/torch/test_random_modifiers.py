@@ -88,8 +88,7 @@ def hold_to_the_dense_computation(seed, number):
     shape, mask = tree(choose), choose.randrange(len(MASKS))
     print(shape, mask, batch, heads, (s_q, s_kv, d, d_v), dtype)
     tensors = [
-        torch.randn(sizes, generator=random).to(dtype)
-        for sizes in ((batch, heads[0], s_q, d), (batch, heads[1], s_kv, d), (batch, heads[1], s_kv, d_v))
+        torch.randn(sizes, generator=random).to(dtype) for sizes in ((batch, heads[0], s_q, d), (batch, heads[1], s_kv, d), (batch, heads[1], s_kv, d_v))
     ]
     captured = [torch.randn(sizes, generator=random) * 0.5 for sizes in ((heads[0],), (s_q + s_kv,), (batch, s_kv))]
 

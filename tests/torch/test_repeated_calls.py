@@ -71,7 +71,10 @@ def readers(layer, slopes, random):
         "number": (lambda s, b, h, i, j: s * number, [lambda: set_number(3.5), lambda: set_number(-0.0), lambda: set_number(0.0), lambda: set_number(0)]),
         "function": (lambda s, b, h, i, j: doubled(s), [set_function]),
         "library": (lambda s, b, h, i, j: torch.tanh(s) * math.sqrt(4.0), []),
-        "attribute": (lambda s, b, h, i, j: s + layer.slopes[h], [lambda: layer.__setattr__("slopes", parameter()), lambda: layer.slopes.requires_grad_(False)]),
+        "attribute": (
+            lambda s, b, h, i, j: s + layer.slopes[h],
+            [lambda: layer.__setattr__("slopes", parameter()), lambda: layer.slopes.requires_grad_(False)],
+        ),
         "constant": (lambda s, b, h, i, j: s * layer.cap, [lambda: layer.__setattr__("cap", 5.0), lambda: layer.__setattr__("cap", 5)]),
         "of the class": (lambda s, b, h, i, j: s * layer.factor, [lambda: setattr(Layer, "factor", 3.0), lambda: layer.__setattr__("factor", 4.0)]),
         "ParameterDict": (lambda s, b, h, i, j: s + layer.by_name["slopes"][h], [lambda: layer.by_name.update({"slopes": parameter()})]),
@@ -231,6 +234,6 @@ def test_gradients_of_a_call_that_is_found_are_those_of_the_first(tensors, found
 def test_sites_stay_few(tensors, monkeypatch):
     monkeypatch.setattr(repeated_calls, "_MAX_REMEMBERED", 4)
     for cap in range(1, 9):
-        flex_attention(*tensors, lambda score, b, h, i, j: score * cap)
+        flex_attention(*tensors, lambda score, b, h, i, j: score * cap)  # noqa: B023
     (site,) = repeated_calls._sites.values()
     assert len(site.variants) == 4

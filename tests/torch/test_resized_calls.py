@@ -104,7 +104,9 @@ def test_whatever_does_not_fit_goes_the_long_way(change, random, resized, monkey
         for keys in (8, 9):
             call(*tensors(keys=keys))
         resized.clear()
-        q, k, v = {"heads": lambda: tensors(heads=2), "dim": lambda: tensors(dim=16), "shorter operand": lambda: tensors(keys=10)}.get(change, lambda: tensors(keys=7))()
+        q, k, v = {"heads": lambda: tensors(heads=2), "dim": lambda: tensors(dim=16), "shorter operand": lambda: tensors(keys=10)}.get(
+            change, lambda: tensors(keys=7)
+        )()
         if change == "batch of keys":
             q = torch.cat([q, q])
         if change == "gaps":

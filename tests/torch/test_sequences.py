@@ -104,7 +104,9 @@ def test_lse_without_a_sink_and_largest_scores(random):
         dense.assert_close(found, plain, truth, NAMES)
     from torch.nn.attention.flex_attention import AuxRequest
 
-    largest = flex_attention(q, k, v, enable_gqa=True, q_offsets=torch.tensor(GAPS[0]), kv_offsets=torch.tensor(GAPS[1]), return_aux=AuxRequest(max_scores=True))[1]
+    largest = flex_attention(
+        q, k, v, enable_gqa=True, q_offsets=torch.tensor(GAPS[0]), kv_offsets=torch.tensor(GAPS[1]), return_aux=AuxRequest(max_scores=True)
+    )[1]
     scores = torch.einsum("qhd,khd->hqk", q[2:10], k[1:9].repeat_interleave(2, 1)) / DIM**0.5
     torch.testing.assert_close(largest.max_scores[2:10].T, scores.amax(-1))
     assert largest.max_scores[[0, 1, 36, 39]].isneginf().all()
@@ -215,9 +217,7 @@ CACHED = torch.tensor([9, 0, 6])
 def decode(q, pool_k, pool_v, cap=3.0, **options):
     score_mod = lambda s, b, h, i, j: cap * torch.tanh(s) + 0.1 * b  # noqa: E731
     mask_mod = lambda b, h, i, j: j <= i + 6  # noqa: E731
-    return flex_attention(
-        q, pool_k, pool_v, score_mod, mask_mod=mask_mod, page_table=TABLE, lengths=CACHED, enable_gqa=True, return_lse=True, **options
-    )
+    return flex_attention(q, pool_k, pool_v, score_mod, mask_mod=mask_mod, page_table=TABLE, lengths=CACHED, enable_gqa=True, return_lse=True, **options)
 
 
 def pools(random):

@@ -354,7 +354,7 @@ def test_memory_that_was_given_back_is_refused(part, route, leaves, d_o):
         o = attend(*given)
         storage = given[place].untyped_storage()
         storage.resize_(int(part * storage.nbytes()) // 4 * 4)
-        for call in (lambda: o.backward(d_o), lambda: attend(*given)):
+        for call in (functools.partial(o.backward, d_o), functools.partial(attend, *given)):
             with pytest.raises(scoremod.InvalidArgumentError, match="expected .* storage to have the .* bytes of memory that .* reaches, found"):
                 call()
 
@@ -371,7 +371,9 @@ def test_memory_behind_a_part_of_a_packed_tensor(route, d_o):
     torch.testing.assert_close(flex_attention(query, key, expected), flex_attention(query.clone(), key.clone(), expected), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("stand_in", [pytest.param(each, id=name) for name, each in swapped.SAME.items() if name not in ("float64", "parameter", "marked", "wrapped")])
+@pytest.mark.parametrize(
+    "stand_in", [pytest.param(each, id=name) for name, each in swapped.SAME.items() if name not in ("float64", "parameter", "marked", "wrapped")]
+)
 def test_the_outputs_gradient_may_lie_anyhow(stand_in, route, leaves, d_o):
     """Hooks of a tensor and of a node put another one into its place."""
     d_o[1:] = d_o[:1]  # so that it can be expanded

@@ -37,7 +37,10 @@ def models():
             t.GPT2LMHeadModel,
         ),
         "bert": (t.BertConfig(**SMALL, attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0), t.BertForMaskedLM),
-        "modernbert": (t.ModernBertConfig(**SMALL, pad_token_id=0, cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2, local_attention=8), t.ModernBertForMaskedLM),
+        "modernbert": (
+            t.ModernBertConfig(**SMALL, pad_token_id=0, cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2, local_attention=8),
+            t.ModernBertForMaskedLM,
+        ),
         "t5": (
             t.T5Config(vocab_size=61, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, dropout_rate=0.0, decoder_start_token_id=0, eos_token_id=60),
             t.T5ForConditionalGeneration,
@@ -215,6 +218,8 @@ def test_a_mask_answers_for_its_shape_as_a_tensor_does(seed, random):
 )
 def test_models_with_an_attention_of_their_own_are_refused(config):
     config.pad_token_id, config.bos_token_id, config.eos_token_id = 0, 1, 60
-    with pytest.raises(scoremod.UnsupportedError, match="expected a model that calls transformers' AttentionInterface, found .* which computes attention by itself"):
+    with pytest.raises(
+        scoremod.UnsupportedError, match="expected a model that calls transformers' AttentionInterface, found .* which computes attention by itself"
+    ):
         transformers.AutoModelForCausalLM.from_config(config, attn_implementation="scoremod")
     transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")

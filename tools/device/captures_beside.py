@@ -88,7 +88,7 @@ class Capturer(threading.Thread):
 class WholeDeviceWaits(threading.Thread):
     """The fault of the control: waits for the device's whole context until it is told to end, and counts how often a capture forbade it."""
 
-    CAPTURING = {900, 901}  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+    CAPTURING = frozenset({900, 901})  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
 
     def __init__(self):
         super().__init__()
@@ -292,7 +292,7 @@ def is_good(result):
     """Whether a part's result is what it should be. PyTorch's control says what its own calls do to captures, and may be anything."""
     if result["part"] == "jax_control":
         return bool(result["failures"] or result["broken_captures"])
-    return result.get("backends") == "none" or not result["failures"] and not result["wrong"] and not result["broken_captures"]
+    return result.get("backends") == "none" or (not result["failures"] and not result["wrong"] and not result["broken_captures"])
 
 
 def main():

@@ -175,7 +175,9 @@ def flex_attention(
             options = (scale, backends, deterministic, *offsets, new_sizes, is_start, dropout_p, with_max, place, *longest, sink is not None, *of_float8)
             o, lse, largest, amax = call_in_graph(*arguments, options, dtype_o or query.dtype)
         else:
-            options = options_of(scale, backends, deterministic, offsets, new_sizes, is_start, dropout_p, with_max, place, longest, sink is not None, *of_float8)
+            options = options_of(
+                scale, backends, deterministic, offsets, new_sizes, is_start, dropout_p, with_max, place, longest, sink is not None, *of_float8
+            )
             o, lse, largest, amax = _attend(*arguments, options, covers, request=request, out=out)
     if out is not None and o is not out:
         o = copied_to(out, o)
@@ -337,7 +339,12 @@ def checked(query, key, value, bound, enable_gqa, options):
         raise InvalidArgumentError(
             f"key: expected the number of heads of query, {sizes.heads_q}, found {sizes.heads_kv}; enable_gqa=True lets groups of query's heads share one"
         )
-    return query, key, value, Extents(*zip(options.offsets, sizes.axes().values()), are_limits=options.is_ragged, is_part=options.offsets is not NO_OFFSETS and not options.q_start)
+    return (
+        query,
+        key,
+        value,
+        Extents(*zip(options.offsets, sizes.axes().values()), are_limits=options.is_ragged, is_part=options.offsets is not NO_OFFSETS and not options.q_start),
+    )
 
 
 def _warn_of_masks(program, extents, options):

@@ -37,7 +37,7 @@ class Operands:
         return [self.node(argument, type) for argument in arguments]
 
     def common_type(self, *arguments):
-        """"f32" if an argument is a float, else "i32", "bool" if all are."""
+        """ "f32" if an argument is a float, else "i32", "bool" if all are."""
         types = {OPERAND_TYPES.get(each.dtype) if isinstance(each, Value) else _type_of_number(each) for each in arguments}
         return next((type for type in ("f32", "i32", "bool") if type in types), None)
 

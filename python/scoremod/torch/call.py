@@ -153,4 +153,6 @@ def check_dtypes(query, key, value):
         remedy = "convert them"
         if query.dtype in (torch.float32, torch.float16, torch.bfloat16):
             remedy = f"convert key and value, which a cache may hold in fewer bits: key.to({query.dtype}), times its factor if it has one"
-        raise InvalidArgumentError(f"expected query, key and value of one dtype, float32, float16, bfloat16, float8_e4m3fn or float8_e5m2; found {found}; {remedy}")
+        raise InvalidArgumentError(
+            f"expected query, key and value of one dtype, float32, float16, bfloat16, float8_e4m3fn or float8_e5m2; found {found}; {remedy}"
+        )

@@ -16,11 +16,25 @@ _MOST_DROPOUT = float(np.nextafter(np.float32(1), np.float32(0)))
 
 
 def options_of(
-    scale, backends, deterministic, offsets, new_sizes=None, q_start=False, dropout_p=0.0, with_max=False, place=None, longest=(None, None), sink=False,
-    dtype_o=None, amax_o=False, factors=0
+    scale,
+    backends,
+    deterministic,
+    offsets,
+    new_sizes=None,
+    q_start=False,
+    dropout_p=0.0,
+    with_max=False,
+    place=None,
+    longest=(None, None),
+    sink=False,
+    dtype_o=None,
+    amax_o=False,
+    factors=0,
 ):
     """The Call of everything but the program. q_start: whether the offsets are a q_start alone."""
-    as_usual = (offsets is NO_OFFSETS or (q_start and type(offsets.query) is int)) and not dropout_p and not with_max and place is None and not sink and not factors
+    as_usual = (
+        (offsets is NO_OFFSETS or (q_start and type(offsets.query) is int)) and not dropout_p and not with_max and place is None and not sink and not factors
+    )
     if as_usual and scale is None and backends is None and deterministic is None and new_sizes is None:
         usual = _DEFAULTS[torch.are_deterministic_algorithms_enabled()]
         return usual._replace(offsets=offsets, q_start=True) if q_start else usual
@@ -34,7 +48,10 @@ def options_of(
     check_new_sizes(new_sizes)
     if not isinstance(offsets, (tuple, list)) or len(offsets) > len(Offsets()):
         raise InvalidArgumentError(f"offsets: expected scoremod.Offsets(batch, head, query, key), found {offsets!r}")
-    given, offsets = offsets, Offsets(*(int32(int(value) if isinstance(value, torch.SymInt) else value, f"offsets.{axis}") for axis, value in Offsets(*offsets)._asdict().items()))
+    given, offsets = (
+        offsets,
+        Offsets(*(int32(int(value) if isinstance(value, torch.SymInt) else value, f"offsets.{axis}") for axis, value in Offsets(*offsets)._asdict().items())),
+    )
     if any(offset < 0 for offset in offsets):
         raise InvalidArgumentError(f"offsets: expected numbers that are not negative, found {offsets}")
     deterministic = torch.are_deterministic_algorithms_enabled() if deterministic is None else bool(deterministic)

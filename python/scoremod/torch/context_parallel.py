@@ -62,7 +62,15 @@ def context_parallel_attention(
         raise UnsupportedError("context_parallel_attention: expected an eager call, found one within torch.compile or torch.func; call it outside")
     check_places(query, key, value)
     ring, described, refusal = _Ring(group, way), {}, None
-    options = {"way": way, "striped": striped, "scale": scale, "enable_gqa": enable_gqa, "backends": backends, "deterministic": deterministic, "new_sizes": new_sizes}
+    options = {
+        "way": way,
+        "striped": striped,
+        "scale": scale,
+        "enable_gqa": enable_gqa,
+        "backends": backends,
+        "deterministic": deterministic,
+        "new_sizes": new_sizes,
+    }
     try:
         query, key, value = in_autocast_dtype(query, key, value)
         described = _described({"query": query, "key": key, "value": value, "sink": sink}, lengths, options)

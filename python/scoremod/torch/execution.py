@@ -79,7 +79,6 @@ class CompiledProblem:
             all_looks = {**looks, "lse": lse, "d_o": looks["o"], **gradients}
             self.backward = Direction(attention, "backward", all_looks, of_operands, of_wanted, workspace, call, q.device)
 
-
     def resized(self, attention, shapes, sizes):
         """This problem, which has a forward alone, at the sizes of another Attention; the arguments are Direction.resized()'s."""
         made = CompiledProblem.__new__(CompiledProblem)
@@ -103,9 +102,7 @@ def problem_of(q, k, v, o, operands, call, *, wanted, backward, stats):
 
 
 def _described(q, k, v, o, operands, call, wanted):
-    described = [
-        OperandTensor(DTYPE_NAMES[operand.dtype], tuple(operand.shape), i in wanted, operand.stride()) for i, operand in enumerate(operands)
-    ]
+    described = [OperandTensor(DTYPE_NAMES[operand.dtype], tuple(operand.shape), i in wanted, operand.stride()) for i, operand in enumerate(operands)]
     count = len(call.program.operands)
     placed = call.placed(q, k, operands[count:])
     named = {"sink": described[count + call.bound().index("sink")]} if call.sink else None
@@ -120,7 +117,13 @@ def _attention_of(described, template, call, key, threads):
     paged = None if sized is None else sized.get("paged")
     by_name = named_operands(operands, named)
     # Sizes come with the call, and kernels are made for head dims, and for the size of a block.
-    structure = (key, sizes.dim_qk, sizes.dim_v, paged and paged["block_size"], *((name, operand.dtype, len(operand.shape), operand.gradient) for name, operand in by_name))
+    structure = (
+        key,
+        sizes.dim_qk,
+        sizes.dim_v,
+        paged and paged["block_size"],
+        *((name, operand.dtype, len(operand.shape), operand.gradient) for name, operand in by_name),
+    )
     compiled = _open.get(structure)
     if compiled is None:
         opened = None if sized is None else {name: None for name in sized}

@@ -94,7 +94,28 @@ for _name, _operation in (("add", operator.add), ("sub", operator.sub), ("mul", 
     setattr(OpenNumber, f"__{_name}__", _computed(_operation, False))
     setattr(OpenNumber, f"__r{_name}__", _computed(_operation, True))
 for _name in (
-    *("bool", "float", "int", "index", "complex", "str", "repr", "format", "hash", "round", "trunc", "floor", "ceil", "abs", "eq", "ne", "lt", "le", "gt", "ge"),
+    *(
+        "bool",
+        "float",
+        "int",
+        "index",
+        "complex",
+        "str",
+        "repr",
+        "format",
+        "hash",
+        "round",
+        "trunc",
+        "floor",
+        "ceil",
+        "abs",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+    ),
     *("floordiv", "rfloordiv", "mod", "rmod", "divmod", "rdivmod", "pow", "rpow", "reduce_ex", "dir", "sizeof"),
 ):
     setattr(OpenNumber, f"__{_name}__", OpenNumber.refuse)

@@ -91,7 +91,9 @@ def _takes_sink(query, key, value, operands, call):
     if not all(isinstance(size, int) for size in sizes):
         return False  # sizes that torch.compile leaves open
     q, k, v = tensors
-    problem = problem_of(q, k, v, empty_output(q, v, call.output_dtype(q)), operands, call, wanted=range(len(operands)), backward=call.place != PAGED, stats=True)
+    problem = problem_of(
+        q, k, v, empty_output(q, v, call.output_dtype(q)), operands, call, wanted=range(len(operands)), backward=call.place != PAGED, stats=True
+    )
     return _runs(problem, call.backends, MEMORY[query.device.type], os.environ.get("SCOREMOD_BACKENDS"))
 
 

@@ -124,7 +124,10 @@ class Variant:
     def add(self, tensors, entry):
         self._entries[_looks_of(tensors)] = self._last = entry
         if self._of_any_size is None:
-            self._of_any_size, self._resizing = _guard(tensors, is_of_any_size=True), None if entry.operands is None else Resizing.of(entry.call, entry.operands)
+            self._of_any_size, self._resizing = (
+                _guard(tensors, is_of_any_size=True),
+                None if entry.operands is None else Resizing.of(entry.call, entry.operands),
+            )
 
     def serve(self, tensors, out):
         """The result of a call with these; None where it is none that is known, or whose sizes alone are new."""
@@ -165,7 +168,7 @@ class Entry:
     where some are made of them.
     """
 
-    __slots__ = ("guard", "call", "calls", "operands", "_captured", "_bound", "_learned", "_of_functions", "_checks")
+    __slots__ = ("_bound", "_captured", "_checks", "_learned", "_of_functions", "call", "calls", "guard", "operands")
 
     def __init__(self, guard, call, captured, bound, learned, of_functions, checks):
         """captured, bound: places among the tensors. checks: (place, function of a tensor that says whether its numbers are as they have to be) each."""

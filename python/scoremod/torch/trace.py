@@ -188,9 +188,7 @@ class Tracer:
     def constant(self, number, type):
         """The node of a number of the function's text."""
         if type == "i32" and not INT32.min <= int(number) <= INT32.max:
-            raise InvalidArgumentError(
-                f"{self._name}: at {_line()} expected integers that int32 holds, as score programs have no others; found {number}"
-            )
+            raise InvalidArgumentError(f"{self._name}: at {_line()} expected integers that int32 holds, as score programs have no others; found {number}")
         return self.builder.constant(number, type)
 
     # A trace depends on these beside its key.
@@ -377,7 +375,9 @@ class Tracer:
         """Raises InvalidArgumentError for more indices than a tensor has dimensions."""
         count = sum(each is not None and each is not Ellipsis for each in index)
         if count > tensor.dim():
-            raise InvalidArgumentError(f"{self._described(self.value_of(tensor))}, indexed at {_line()}: expected {tensor.dim()} indices at most, found {count}")
+            raise InvalidArgumentError(
+                f"{self._described(self.value_of(tensor))}, indexed at {_line()}: expected {tensor.dim()} indices at most, found {count}"
+            )
 
     def _described(self, base):
         name = None if base.tensor is None else name_of(base.tensor, self._functions)
@@ -425,6 +425,7 @@ class Tracer:
 
     def _meta(self, function, values, named, name):
         """An operation's result on the meta device: its shape and dtype."""
+
         def like(value):
             if value.dtype is None:
                 return value

@@ -55,9 +55,7 @@ class Mask(BlockMask):
         return self
 
 
-def attention_mask(
-    batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None, device="cpu", **options
-):
+def attention_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None, device="cpu", **options):
     """The Mask of a model's mask function and of its padding; None where every key is kept."""
     padding = None if attention_mask is None else prepare_padding_mask(attention_mask, kv_length, kv_offset)
     if padding is not None and not (torch.compiler.is_compiling() or padding.device.type == "meta") and bool(padding.all()):
@@ -87,7 +85,19 @@ def _shifted(mask_function, q_offset, kv_offset):
 
 
 def attention(
-    module, query, key, value, attention_mask, scaling=None, dropout=0.0, softcap=None, s_aux=None, position_bias=None, is_causal=None, new_sizes=None, **options
+    module,
+    query,
+    key,
+    value,
+    attention_mask,
+    scaling=None,
+    dropout=0.0,
+    softcap=None,
+    s_aux=None,
+    position_bias=None,
+    is_causal=None,
+    new_sizes=None,
+    **options,
 ):
     """(output [batch, sequence, head, dim], None), as layers of transformers call it with tensors [batch, head, sequence, dim]."""
     mask_mod, bias = _mask_of(module, query, key, attention_mask, is_causal)
@@ -145,7 +155,9 @@ def _has_own_attention(model):
         return False
     if re.search(r"_ATTENTION_CLASSES\[", text):  # a table of names
         return True
-    return re.search(r"^class \w*Attention\w*\(nn\.Module\):", text, re.MULTILINE) is not None and not re.search("ALL_ATTENTION_FUNCTIONS|AttentionInterface", text)
+    return re.search(r"^class \w*Attention\w*\(nn\.Module\):", text, re.MULTILINE) is not None and not re.search(
+        "ALL_ATTENTION_FUNCTIONS|AttentionInterface", text
+    )
 
 
 def _refusing_others(find):

@@ -113,7 +113,8 @@ def _variable(variable, value, text, depth):
     ways = [_way(value, chain, depth) for chain, _ in text.uses.get(variable, ())]
     if len(ways) == 1:
         return ways[0]
-    return lambda other, tensors: all([way(other, tensors) for way in ways])
+    # A list takes a third less than a generator, which each call would pay for.
+    return lambda other, tensors: all([way(other, tensors) for way in ways])  # noqa: C419
 
 
 def _way(value, chain, depth):
