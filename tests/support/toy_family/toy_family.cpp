@@ -27,6 +27,7 @@ class ToyVariant final : public Variant {
   KernelSource source(const Work& work) const override {
     TileShape shape;
     shape.warps = warps_;
+    shape.queries = 16 * warps_;
     KernelSource source;
     fill_attention(source.holes, work.problem, work.direction, shape, OperandText(work.problem, {}), Gains::kBeside);
     source.modules = {{"toy/forward.cuh"}};

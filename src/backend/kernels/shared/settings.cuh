@@ -30,12 +30,12 @@ constexpr int kTeams = /*{teams}*/ 1 /*{}*/;
 constexpr bool kScoreIsValue = /*{score_is_value}*/ true /*{}*/;
 constexpr bool kSeparateDv = /*{separate_dv}*/ false /*{}*/;
 constexpr bool kFused = /*{fused}*/ false /*{}*/;  // dq is added up by the kernel of dk and dv
-constexpr bool kRecomputedDelta =
-    /*{recomputed_delta}*/ false /*{}*/;                        // delta recomputed: rowsum(weights * their gradients)
-constexpr bool kGivenDeltas = /*{given_deltas}*/ false /*{}*/;  // delta supplied: rowsum(d_o * o) of the call's
-constexpr bool kSink = /*{has_sink}*/ true /*{}*/;              // the softmax has a sink, sink_of()
-constexpr bool kDropout = /*{dropout}*/ true /*{}*/;            // weights are dropped after the softmax
-constexpr bool kDropoutKeys = /*{dropout_keys}*/ true /*{}*/;   // runtime arguments decide which
+// Delta is recomputed, rowsum(weights * their gradients), or supplied by the call, rowsum(d_o * o).
+constexpr bool kRecomputedDelta = /*{recomputed_delta}*/ false /*{}*/;
+constexpr bool kGivenDeltas = /*{given_deltas}*/ false /*{}*/;
+constexpr bool kSink = /*{has_sink}*/ true /*{}*/;                 // the softmax has a sink, sink_of()
+constexpr bool kDropout = /*{dropout}*/ true /*{}*/;               // weights are dropped after the softmax
+constexpr bool kDropoutKeys = /*{dropout_keys}*/ true /*{}*/;      // runtime arguments decide which
 constexpr bool kDropoutPlaces = /*{dropout_places}*/ true /*{}*/;  // and where its queries and keys are in the whole
 constexpr bool kMaxLogit = /*{max_logit}*/ true /*{}*/;            // the largest score of each row is an output
 // Varlen packs sequences without padding; a paged KV cache has pages of kBlockRows rows.

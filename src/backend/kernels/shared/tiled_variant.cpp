@@ -27,7 +27,7 @@ Prediction TiledVariant::time_from(const Work& work, const DeviceRates& rates, c
 std::string TiledVariant::label(const Work& work) const {
   const auto& operands = work.problem.problem.program.operands();
   return concat(to_string(shape_.family), " kernels with tiles of ", shape_.queries, "x", shape_.keys,
-                shape_.persistent_ctas > 0 ? "" : "", shape_.ordered ? ", the longest rows first" : "",
+                shape_.persistent_ctas > 0 ? ", persistent" : "", shape_.ordered ? ", the longest rows first" : "",
                 shape_.loaded_bias ? concat(", tiles of ", operands[*shape_.loaded_bias].name, " copied") : "",
                 shape_.fused ? ", dq added up beside dk and dv" : "");
 }

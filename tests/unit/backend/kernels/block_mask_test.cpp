@@ -169,7 +169,6 @@ Found found_of(const AttentionProblem& p, const Contents& contents, const Fault&
         kernels.arguments(tensors, {1.0F, kOffsets, nullptr, 0, 0}, reinterpret_cast<std::byte*>(states.data()));
     argument.call().splits = intervals_alone ? 1 : 0;
     run.run(argument, 1);
-    states.resize(kernels.bytes_once());
     return states;
   };
   return {states_with(false), states_with(true)};
