@@ -78,7 +78,7 @@ class OpenAttention:
         prepared = PreparedSizes(self, tuple(strides), [(name, len(shape), own is not None) for name, shape, own in operands])
         return prepared.at(sizes, numbers)[0]
 
-    def name(self, name):
+    def name(self, name: str) -> int:
         """The address of an operand's name, which lives as long as this object."""
         if name not in self._names:
             self._names[name] = ctypes.create_string_buffer(name.encode())

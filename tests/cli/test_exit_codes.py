@@ -25,7 +25,7 @@ def check_with(faulty_library, fault, *arguments):
         ("unsupported", 3, "scoremod: unsupported: no backend: planted reason"),
         ("environment", 4, "scoremod: environment: planted"),
         ("memory", 4, "scoremod: environment: the memory"),
-        ("threads", 4, "Resource temporarily unavailable; raise the limit"),
+        ("threads", 4, "Resource temporarily unavailable; raise its limit"),
         ("bug", 5, "scoremod: bug: planted"),
         ("surprise", 5, "scoremod: bug: planted; please report it"),
     ],
