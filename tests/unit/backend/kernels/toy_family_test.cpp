@@ -10,6 +10,7 @@
 #include "backend/cuda/library.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
 #include "compiler/pipeline.hpp"
+#include "problem/tensor_view.hpp"
 #include "support/emulated_plans.hpp"
 #include "unit/backend/kernels/kernel_candidates.hpp"
 #include "verification/trial.hpp"
@@ -75,15 +76,21 @@ TEST_F(ToyFamily, IsRefusedWithAnId) {
 }
 
 TEST_F(ToyFamily, IsVerifiedByATrial) {
-  const compiler::CompiledProblem compiled = compiler::compile(short_problem());
-  const auto verdict = [&](const test::EmulatedLaunches::Fault& fault) {
+  AttentionProblem problem = short_problem();
+  problem.heads_kv = 4;
+  problem.program =
+      Program::parse("operand slope: f32 [h]\nvalue = score + slope * f32(kv_idx)\nkeep = kv_idx <= q_idx");
+  problem.operands = {problem::default_spec(problem, problem.program.operands().front())};
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  const auto verdict = [&](const test::EmulatedLaunches::Fault& fault, int warps = 4) {
     verification::Trial trial(compiled);
-    const auto plan = test::emulated_forward_plan(trial.problem(), *test::toy_variant(4), fault);
+    const auto plan = test::emulated_forward_plan(trial.problem(), *test::toy_variant(warps), fault);
     return verification::verdict_of(verification::verify_forward(trial, *plan, host_memory(), {0x1p-20, 0x1p-20}),
                                     Direction::kForward);
   };
   const auto right = verdict({});
   EXPECT_TRUE(right.right) << right.reason;
+  EXPECT_TRUE(verdict({}, 2).right);
   EXPECT_FALSE(verdict({"const int q = blockIdx.x % call.seq_q,", "const int q = blockIdx.x % call.seq_q / 2,"}).right);
 }
 
