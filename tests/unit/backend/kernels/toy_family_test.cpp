@@ -79,7 +79,7 @@ TEST_F(ToyFamily, IsVerifiedByATrial) {
   AttentionProblem problem = short_problem();
   problem.heads_kv = 4;
   problem.program =
-      Program::parse("operand slope: f32 [h]\nvalue = score + slope * f32(kv_idx)\nkeep = kv_idx <= q_idx");
+      Program::parse("operand slope: f32 [h]\nvalue = score + slope * f32(kv_idx - q_idx)\nkeep = kv_idx <= q_idx");
   problem.operands = {problem::default_spec(problem, problem.program.operands().front())};
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   const auto verdict = [&](const test::EmulatedLaunches::Fault& fault, int warps = 4) {
