@@ -135,7 +135,7 @@ def test_wrong_gradients_of_packed_documents_are_seen():
 
 
 def test_packed_documents_learn():
-    losses, params = packed_documents.train(packed_documents.packed_attention, DOCUMENTS, PACKED_SHAPE, 12, rate=0.1)
+    losses, params = packed_documents.train(packed_documents.packed_attention, DOCUMENTS, PACKED_SHAPE, 40, rate=0.1)
     assert losses[-1] < losses[0] - 0.3
     assert (params["layers"][0]["sink"] != packed_documents.init(PACKED_SHAPE, DOCUMENTS.alphabet)["layers"][0]["sink"]).all()
 
