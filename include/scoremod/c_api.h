@@ -84,7 +84,8 @@ typedef struct scoremod_compile_options {
   int32_t autotune;      /* not 0: measure what may run at the first use, and remember the fastest */
   int32_t support_level; /* of scoremod_support: 0 builds and verifies as creating does; 1 builds nothing */
   /* A call whose fastest plan has to be built first: 1 waits. 2 serves it by a plan that is ready, and later calls by
-   * the faster one as soon as it is built and verified. 0: SCOREMOD_NEW_SIZES, else docs/reference/plans.md says it: mostly 2. */
+   * the faster one as soon as it is built and verified. 0: SCOREMOD_NEW_SIZES, else docs/reference/plans.md says it:
+   * mostly 2. */
   int32_t new_sizes;
 } scoremod_compile_options;
 

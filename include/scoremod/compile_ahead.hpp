@@ -28,7 +28,8 @@ struct AheadResult {
 /// Builds the plans of a problem ahead of time into a folder that is or becomes a plan store (SCOREMOD_CACHE_DIR). A
 /// process on the device finds them there and builds nothing. Neither a device nor a driver is needed here, only cuDNN
 /// and the CUDA runtime in the versions that the other process will load. Without a driver, this process gets a stub
-/// driver and can run nothing on a device: call this before anything else looks for a device. docs/reference/plans.md says more.
+/// driver and can run nothing on a device: call this before anything else looks for a device. docs/reference/plans.md
+/// says more.
 ///
 /// `device_properties` is the text that device_properties() gives on a machine with the device.
 ///

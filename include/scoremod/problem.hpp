@@ -148,8 +148,9 @@ struct AttentionProblem {
   /// beyond the sequence masks nothing. A query at or after its length has no key.
   SequenceLengths lengths;
   /// With one, o = sum over keys of exp(s - lse) v, and the LSE counts the sink: log(exp(sink) + sum of exp(s)). A row
-  /// without a kept key has o 0 and LSE = sink; a sink of +inf leaves all rows of its head so (docs/reference/problem.md). A
-  /// learned sink is operand 'sink' of the call, f32 (f16 and bf16 do as well) [heads_q].
+  /// without a kept key has o 0 and LSE = sink; a sink of +inf leaves all rows of its head so
+  /// (docs/reference/problem.md). A learned sink is operand 'sink' of the call, f32 (f16 and bf16 do as well)
+  /// [heads_q].
   Sink sink = Sink::kNone;
   /// The probability in [0, 1) with which each weight is left out of o, after the softmax. The sum over all keys still
   /// normalises, and remaining weights are multiplied by 1 / (1 - dropout). The call's seed and offset and global
@@ -196,8 +197,8 @@ struct AttentionProblem {
 /// that says what was expected, what was found and what to change. Sizes whose byte counts overflow are refused.
 SCOREMOD_API void validate(const AttentionProblem& problem);
 
-/// Reads a problem from JSON, described field by field in docs/reference/problem.md, and validates it. The file's inputs are
-/// checked and left out; problem_file.hpp reads them. Throws Error(kInvalidArgument) that names the field.
+/// Reads a problem from JSON, described field by field in docs/reference/problem.md, and validates it. The file's
+/// inputs are checked and left out; problem_file.hpp reads them. Throws Error(kInvalidArgument) that names the field.
 SCOREMOD_API AttentionProblem parse_problem(std::string_view json);
 /// The problem as JSON with every field spelled out, and `scale` where it is given; parse_problem(to_json(p)) == p for
 /// a valid p.

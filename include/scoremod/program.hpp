@@ -20,8 +20,8 @@ SCOREMOD_API const char* to_string(Type type);
 enum class Axis : std::uint8_t { kBatch, kHead, kQuery, kKey };
 inline constexpr int kAxisCount = 4;
 
-/// The operation of a node. One table (src/ir/op_table.cpp, printed in docs/reference/ops.md) says each op's name, types, meaning
-/// and edge cases.
+/// The operation of a node. One table (src/ir/op_table.cpp, printed in docs/reference/ops.md) says each op's name,
+/// types, meaning and edge cases.
 enum class Op : std::uint8_t {
   // clang-format off
   // Leaves.

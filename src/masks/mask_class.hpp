@@ -14,7 +14,8 @@ namespace scoremod::masks {
 /// wrap in i32.
 inline constexpr std::int64_t kIndexLimit = std::int64_t{1} << 30;
 
-/// The shape of a mask, from the facts known when the program is compiled. docs/reference/masks.md has each with its bounds.
+/// The shape of a mask, from the facts known when the program is compiled. docs/reference/masks.md has each with its
+/// bounds.
 enum class MaskKind : std::uint8_t {
   kFull,       ///< nothing is masked
   kEmpty,      ///< everything is masked

@@ -10,8 +10,8 @@ struct StoreSettings {
   std::uint64_t max_bytes = 0;
 };
 
-/// Reads the settings from the environment; docs/reference/cache.md lists the variables. A value that makes no sense gives a
-/// warning.
+/// Reads the settings from the environment; docs/reference/cache.md lists the variables. A value that makes no sense
+/// gives a warning.
 StoreSettings store_settings_from_environment();
 
 }  // namespace scoremod::plans

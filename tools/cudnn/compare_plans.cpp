@@ -1,5 +1,6 @@
 // Compares plans that `scoremod compile` built elsewhere with ones built here, on a machine with a device. Runs both on
-// equal inputs, and reports whether the outputs agree bit by bit and how the times compare. See docs/reference/plans.md.
+// equal inputs, and reports whether the outputs agree bit by bit and how the times compare. See
+// docs/reference/plans.md.
 
 #include <algorithm>
 #include <chrono>

@@ -15,8 +15,8 @@ struct Block {
   std::string text;
 };
 
-/// The fenced code blocks of docs/reference/program_text.md. `program` holds one program; `refused` holds one, with the first
-/// line of its message as a comment on its first line.
+/// The fenced code blocks of docs/reference/program_text.md. `program` holds one program; `refused` holds one, with the
+/// first line of its message as a comment on its first line.
 std::vector<Block> blocks() {
   std::ifstream file(SCOREMOD_TEST_SOURCE_DIR "/../docs/reference/program_text.md");
   std::vector<Block> found;

@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/shared/device_fit.hpp"
 #include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/shared/device_fit.hpp"
 #include "backend/kernels/split_kv/shapes.hpp"
 #include "base/concat.hpp"
 #include "check/random_problem.hpp"
