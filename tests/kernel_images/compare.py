@@ -1,4 +1,4 @@
-"""Tells whether two folders that kernel_images wrote hold the same machine code.
+"""Tells whether two folders that scoremod_kernel_images wrote hold the same machine code.
 
 usage: compare.py BEFORE AFTER
 

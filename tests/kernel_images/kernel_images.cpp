@@ -1,4 +1,4 @@
-// kernel_images FOLDER: compiles the attention kernels of a list of problems for sm_90 and sm_80, without a device, and
+// Compiles the attention kernels of a list of problems for sm_90 and sm_80, without a device, and
 // writes each candidate's images to FOLDER. compare.py tells whether two versions of the library made the same SASS.
 
 #include <cstdio>
@@ -145,7 +145,7 @@ void write_case(const std::filesystem::path& folder, const Case& one, int comput
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: kernel_images FOLDER [CASE...]\n");
+    std::fprintf(stderr, "usage: scoremod_kernel_images FOLDER [CASE...]\n");
     return 2;
   }
   try {
@@ -156,7 +156,7 @@ int main(int argc, char** argv) {
       for (const int compute_capability : {90, 80}) write_case(argv[1], one, compute_capability);
     }
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "kernel_images: %s\n", error.what());
+    std::fprintf(stderr, "scoremod_kernel_images: %s\n", error.what());
     return 1;
   }
   return 0;
