@@ -34,6 +34,9 @@ class Backend {
   virtual bool backward_reads_lse() const { return true; }
   /// The backend's text in the store's files: its name, and the version of the library behind it.
   virtual std::string engine_text() const { return name(); }
+  /// Whether a plan runs only after a trial that kept keys has shown it right. A library that chooses its engine by the
+  /// program wants that; kernels whose text every program shares do not.
+  virtual bool runs_only_shown() const { return false; }
   /// Whether it offers parts of a backward only, and so belongs to whatever is selected in its memory.
   virtual bool is_companion() const { return false; }
   /// Whether the backend offers tasks of this kind at all; it gives no reasons against others.

@@ -211,6 +211,9 @@ class TaskPlanner {
 
   verification::Verdict run_trial(const Considered& considered) {
     const TimedStep step("trial", considered.candidate.label);
+    const bool shows = problem_.forward.mask.kind == masks::MaskKind::kEmpty || trial_.keeps_keys();
+    if (!shows && considered.engine->runs_only_shown())
+      throw NoTrial{"no row of the small problem to be verified keeps a key, so that a trial would show nothing"};
     const std::optional<Candidate> same = trial_candidate(considered, task_, *request_.target, trial_);
     if (!same) throw NoTrial{"the small problem to be verified has no candidate of the same structure"};
     backend::BuildResult built = obtain_artifact(*considered.engine, *same, *request_.target);
@@ -220,7 +223,9 @@ class TaskPlanner {
     const auto outputs = plan.forward ? verification::verify_forward(trial_, *plan.forward, memory(), errors)
                                       : verification::verify_backward(trial_, *plan.backward, memory(),
                                                                       task_.operand_gradients, task_.attention, errors);
-    return verification::verdict_of(outputs, task_.direction);
+    verification::Verdict verdict = verification::verdict_of(outputs, task_.direction);
+    verdict.shown = shows;
+    return verdict;
   }
 
   static bool refuse(Considered& considered, const std::string& words) {

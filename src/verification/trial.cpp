@@ -1,5 +1,8 @@
 #include "verification/trial.hpp"
 
+#include <algorithm>
+#include <limits>
+
 #include "scoremod/error.hpp"
 
 #include "backend/reference/dense_tensor.hpp"
@@ -8,13 +11,13 @@
 #include "base/timeline.hpp"
 #include "problem/strided_tensor.hpp"
 #include "problem/tensor_view.hpp"
-#include "verification/trial_inputs.hpp"
-#include "verification/trial_problem.hpp"
 
 namespace scoremod::verification {
 namespace {
 
 namespace reference = backend::reference;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// The inputs as the reference's functions take them.
 class HostTensors {
@@ -60,30 +63,15 @@ void Trial::begin(backend::Direction direction) {
   start([this] { (void)backward_truth(); });
 }
 
-const compiler::CompiledProblem& Trial::problem() {
-  return problem_.get([&] {
-    const TimedStep step("trial's host", "problem");
-    return trial_problem(subject_);
+const TrialCase& Trial::made() {
+  return case_.get([&] {
+    const TimedStep step("trial's host", "problem and inputs");
+    return trial_case(subject_);
   });
 }
 
-backend::CallParameters Trial::parameters() {
-  const AttentionProblem& p = problem().problem;
-  // Different along every axis, and small enough that masks still keep something.
-  IndexOffsets offsets = p.index_offsets ? IndexOffsets{1, 2, 5, 3} : IndexOffsets{};
-  // Sequences that offsets or tables place are whole and all there: calls take no offset along their axes.
-  if (p.tokens_q || p.tokens_kv) offsets.batch = 0;
-  if (p.tokens_q) offsets.query = 0;
-  if (p.tokens_kv || p.paged) offsets.key = 0;
-  constexpr std::uint64_t kDropoutSeed = 0x5eed'0123'4567'89ab, kDropoutOffset = 3;
-  return {p.effective_scale(), offsets, nullptr, kDropoutSeed, kDropoutOffset};
-}
-
-const ProblemInputs& Trial::inputs() {
-  return inputs_.get([&] {
-    const TimedStep step("trial's host", "inputs");
-    return trial_inputs(problem().problem, parameters());
-  });
+bool Trial::keeps_keys() {
+  return std::ranges::any_of(forward_truth().lse, [](double lse) { return lse > -kInfinity; });
 }
 
 const reference::ForwardResult<double>& Trial::forward_truth() {

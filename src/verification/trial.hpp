@@ -10,6 +10,7 @@
 #include "backend/plan.hpp"
 #include "backend/reference/naive_attention.hpp"
 #include "compiler/compiled_problem.hpp"
+#include "verification/trial_case.hpp"
 
 namespace scoremod::verification {
 
@@ -42,10 +43,13 @@ class Trial {
   /// as long and runs meanwhile.
   void begin(backend::Direction direction);
 
-  const compiler::CompiledProblem& problem();
+  const compiler::CompiledProblem& problem() { return made().problem; }
   /// The parameters of a call of a plan of problem().
-  backend::CallParameters parameters();
-  const ProblemInputs& inputs();
+  backend::CallParameters parameters() { return made().parameters(); }
+  const ProblemInputs& inputs() { return made().inputs; }
+  /// Whether any row keeps a key. If none does, all outputs are known without computing a score, and a plan that writes
+  /// them has shown nothing.
+  bool keeps_keys();
   const backend::reference::ForwardResult<double>& forward_truth();
   const backend::reference::ForwardResult<float>& plain_forward();
   const backend::reference::BackwardResult<double>& backward_truth();
@@ -57,9 +61,10 @@ class Trial {
   backend::reference::BackwardResult<float> moved_backward(const backend::reference::Moves& moves);
 
  private:
+  const TrialCase& made();
+
   const compiler::CompiledProblem& subject_;
-  MadeOnce<compiler::CompiledProblem> problem_;
-  MadeOnce<ProblemInputs> inputs_;
+  MadeOnce<TrialCase> case_;
   MadeOnce<backend::reference::ForwardResult<double>> forward_truth_;
   MadeOnce<backend::reference::ForwardResult<float>> plain_forward_;
   MadeOnce<backend::reference::BackwardResult<double>> backward_truth_;

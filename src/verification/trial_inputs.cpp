@@ -9,30 +9,22 @@
 #include <utility>
 #include <vector>
 
-#include "backend/reference/interpreter.hpp"
 #include "base/element.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/stored_unit.hpp"
 #include "problem/strided_tensor.hpp"
+#include "verification/sampled_rows.hpp"
 
 namespace scoremod::verification {
 namespace {
 
-using backend::reference::Element;
-using backend::reference::Interpreter;
 using problem::StridedTensor;
 using problem::TensorRole;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// The kinds of rows that are wanted. The numbers are places in a cycle of rows.
-enum class Goal : std::uint8_t { kEmpty = 1, kSingle = 2, kLow = 3, kHigh = 4 };
 constexpr std::array kGoals{Goal::kEmpty, Goal::kSingle, Goal::kLow, Goal::kHigh};
 
-/// Rows of a cycle; the goals have one each, so that at least half of the rows are unchanged.
-constexpr std::int64_t kCycle = 8;
-/// Beyond the LSEs of the row classes (100), with room for the sum over a row's keys.
-constexpr double kFarValue = 120;
 constexpr std::array kFarScores{-8.0, 8.0, -16.0, 16.0, -32.0, 32.0, -64.0, 64.0, -125.0, 125.0, -250.0, 250.0};
 /// A change is not taken if rounding the score then moves values by more than this, and by more than before. Nor is one
 /// after which float32 rounds a row's largest value, and so its LSE, by more. Weights computed from such an LSE are
@@ -41,89 +33,6 @@ constexpr double kExactEnough = 1e-3;
 constexpr double kFarthestValue = kExactEnough * 0x1p24;
 /// The deviation of a row's query and of all keys along one dimension, so that their product moves the row's scores.
 constexpr double kKeyDeviations = 4;
-constexpr std::int64_t kSampledRows = 20;
-/// Keys sampled from a row if only its values and not their number matters.
-constexpr std::int64_t kSampledKeys = 32;
-
-/// A row's place in the cycle, different from head to head.
-std::int64_t place_of(std::int64_t b, std::int64_t h, std::int64_t i) { return (i + 3 * h + 5 * b) % kCycle; }
-bool belongs(Goal goal, std::int64_t place) { return place == kCycle - static_cast<std::int64_t>(goal); }
-
-/// How many of the sampled rows are of each kind.
-struct Census {
-  int rows = 0;
-  int empty = 0, single = 0, low = 0, high = 0;
-  double move = 0;      ///< the most that rounding the score moves a value; infinite where one is NaN or infinite
-  double farthest = 0;  ///< the largest magnitude of a row's largest value
-
-  int count(Goal goal) const {
-    switch (goal) {
-      case Goal::kEmpty: return empty;
-      case Goal::kSingle: return single;
-      case Goal::kLow: return low;
-      case Goal::kHigh: return high;
-    }
-    return 0;
-  }
-};
-
-/// Evaluates the program on sampled rows, with scores that only look like the real ones.
-class Sample {
- public:
-  Sample(const AttentionProblem& problem, const backend::CallParameters& parameters)
-      : problem_(problem), offsets_(parameters.offsets) {}
-
-  /// `shift` is added to the scores of the rows at `shifted`.
-  Census take(const ProblemInputs& inputs, std::optional<Goal> shifted = {}, double shift = 0) const {
-    const std::int64_t step = shifted ? std::max<std::int64_t>(problem_.seq_kv / kSampledKeys, 1) : 1;
-    std::vector<const void*> data;
-    for (const OwnedOperand& operand : inputs.operands) data.push_back(operand.bytes.data());
-    const auto views = backend::reference::view_operands(problem_, data);
-    Interpreter<double> program(problem_.program, views, offsets_);
-    const std::int64_t rows = problem_.batch * problem_.heads_q * problem_.seq_q;
-    const std::int64_t sampled = std::min(rows, kSampledRows);
-    Census census;
-    for (std::int64_t n = 0; n < sampled; ++n) {
-      // By the golden ratio: evenly, and at all places of a cycle.
-      const double part = static_cast<double>(n) * 0.6180339887498949;
-      const auto row = static_cast<std::int64_t>((part - std::floor(part)) * static_cast<double>(rows));
-      const std::int64_t i = row % problem_.seq_q, head = row / problem_.seq_q;
-      const std::int64_t b = head / problem_.heads_q, h = head % problem_.heads_q;
-      const bool moves = shifted && belongs(*shifted, place_of(b, h, i));
-      count_row(program, {b, h, i, 0}, step, moves ? shift : 0, census);
-    }
-    return census;
-  }
-
- private:
-  void count_row(Interpreter<double>& program, Element at, std::int64_t step, double shift, Census& census) const {
-    constexpr std::array kSpread{0.0, 3.0, -2.0, 5.0, -4.0, 1.0, -7.0};
-    int kept = 0;
-    double most = -kInfinity;
-    for (; at.key < problem_.seq_kv; at.key += step) {
-      const double score = shift + kSpread[static_cast<std::size_t>(at.key / step) % kSpread.size()];
-      program.evaluate(at, score);
-      const double value = program.value();
-      if (std::isnan(value)) census.move = kInfinity;
-      if (!program.keeps()) continue;
-      ++kept;
-      most = std::max(most, value);
-      if (step == 1 && at.key % 8 != 0) continue;
-      program.evaluate(at, score * (1 + 0x1p-20));
-      const double move = std::abs(program.value() - value);
-      census.move = std::isnan(move) ? kInfinity : std::max(census.move, move);
-    }
-    ++census.rows;
-    census.empty += kept == 0 ? 1 : 0;
-    census.single += kept == 1 ? 1 : 0;
-    census.low += kept > 0 && most < -kFarValue ? 1 : 0;
-    census.high += most > kFarValue ? 1 : 0;
-    if (std::isfinite(most)) census.farthest = std::max(census.farthest, std::abs(most));
-  }
-
-  const AttentionProblem& problem_;
-  const IndexOffsets offsets_;
-};
 
 /// Whether a change has made rows for a goal, and left the most as they were.
 bool reaches(Goal goal, const Census& before, const Census& after) {
@@ -137,7 +46,7 @@ class Search {
  public:
   Search(const AttentionProblem& problem, const backend::CallParameters& parameters, ProblemInputs& inputs)
       : problem_(problem),
-        sample_(problem, parameters),
+        sample_(problem, parameters.offsets),
         scale_(static_cast<double>(parameters.scale)),
         inputs_(inputs) {}
 
@@ -270,7 +179,7 @@ class Search {
   }
 
   const AttentionProblem& problem_;
-  const Sample sample_;
+  const SampledRows sample_;
   const double scale_;
   ProblemInputs& inputs_;
   Census census_;
@@ -278,11 +187,15 @@ class Search {
 
 }  // namespace
 
-ProblemInputs trial_inputs(const AttentionProblem& trial, const backend::CallParameters& parameters) {
+ProblemInputs plain_inputs(const AttentionProblem& trial) {
   AttentionProblem drawn = trial;
   // A compiled problem's mask has the lengths; a paged KV cache must still declare some.
   drawn.lengths.kv = drawn.lengths.kv || drawn.paged.has_value();
-  ProblemInputs inputs = random_inputs(drawn);
+  return random_inputs(drawn);
+}
+
+ProblemInputs trial_inputs(const AttentionProblem& trial, const backend::CallParameters& parameters) {
+  ProblemInputs inputs = plain_inputs(trial);
   Search(trial, parameters, inputs).run();
   return inputs;
 }

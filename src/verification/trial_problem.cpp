@@ -28,8 +28,6 @@ constexpr std::int64_t kMaxTiles = 8;
 /// Fewer rows leave no room for every class of rows beside ordinary ones, nor fewer keys for rows of a single one. A
 /// trial of so short a problem would verify, by an equal structure, rows that it never had.
 constexpr std::int64_t kMinRows = 24;
-constexpr std::int64_t kMaxBatches = 2;
-constexpr std::int64_t kMaxGroup = 2;
 
 /// Tiles that hold the largest integer constant of the program, and one more.
 std::int64_t tiles_for(const Program& program, const std::function<bool(std::int64_t)>& left_out) {
@@ -112,12 +110,12 @@ void shrink_places(AttentionProblem& small) {
 }
 
 /// Sizes for a program whose constants lie within so many tiles.
-void shrink_sizes(AttentionProblem& small, std::int64_t tiles) {
+void shrink_sizes(AttentionProblem& small, std::int64_t tiles, const Breadth& breadth) {
   const AttentionProblem before = small;
   small.scale = small.effective_scale();
-  small.batch = std::min(small.batch, kMaxBatches);
-  const std::int64_t group = std::min(small.heads_q / small.heads_kv, kMaxGroup);
-  small.heads_kv = std::min(small.heads_kv, kMaxBatches);
+  small.batch = std::min(small.batch, breadth.batches);
+  const std::int64_t group = std::min(small.heads_q / small.heads_kv, breadth.group);
+  small.heads_kv = std::min(small.heads_kv, breadth.heads_kv);
   small.heads_q = small.heads_kv * group;
   const std::int64_t seq_q = small.seq_q, seq_kv = small.seq_kv;
   small.seq_q = trial_length(seq_q, tiles);
@@ -145,7 +143,8 @@ void shrink_sizes(AttentionProblem& small, std::int64_t tiles) {
 
 /// With smaller constants. A constant that is the difference of the problem's lengths (a mask that is aligned at the
 /// end) becomes that of the small ones. Nothing if the structure changes.
-std::optional<compiler::CompiledProblem> with_small_constants(const compiler::CompiledProblem& problem) {
+std::optional<compiler::CompiledProblem> with_small_constants(const compiler::CompiledProblem& problem,
+                                                              const Breadth& breadth) {
   AttentionProblem small = problem.problem;
   const std::int64_t shift = small.seq_kv - small.seq_q;
   const auto is_shift = [shift](std::int64_t value) {
@@ -154,7 +153,7 @@ std::optional<compiler::CompiledProblem> with_small_constants(const compiler::Co
   const auto smaller = small_constants(small.program, is_shift);
   const auto shrunk = with_constants(small.program, smaller);
   if (!shrunk) return std::nullopt;
-  shrink_sizes(small, tiles_for(*shrunk, is_shift));
+  shrink_sizes(small, tiles_for(*shrunk, is_shift), breadth);
   const std::int64_t difference = std::abs(shift) - std::abs(small.seq_kv - small.seq_q);
   auto aligned = with_constants(small.program, [&](std::int64_t value) {
     if (!is_shift(value)) return smaller(value);
@@ -169,10 +168,10 @@ std::optional<compiler::CompiledProblem> with_small_constants(const compiler::Co
 
 }  // namespace
 
-compiler::CompiledProblem trial_problem(const compiler::CompiledProblem& problem) {
-  if (auto trial = with_small_constants(problem)) return std::move(*trial);
+compiler::CompiledProblem trial_problem(const compiler::CompiledProblem& problem, const Breadth& breadth) {
+  if (auto trial = with_small_constants(problem, breadth)) return std::move(*trial);
   AttentionProblem small = problem.problem;
-  shrink_sizes(small, tiles_for(problem.forward.program, [](std::int64_t) { return false; }));
+  shrink_sizes(small, tiles_for(problem.forward.program, [](std::int64_t) { return false; }), breadth);
   return compiler::resized(problem, std::move(small));
 }
 

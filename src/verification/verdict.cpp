@@ -92,7 +92,7 @@ Verdict verify(const Subject& subject, const std::function<Verdict()>& run) {
   if (!verdict) {
     const plans::CountedWork work(plans::WorkKind::kTrial);
     verdict = run();
-    store(subject, *verdict);
+    if (verdict->shown) store(subject, *verdict);
   }
   memory.verdict = verdict;
   return *verdict;

@@ -25,6 +25,7 @@ Mode verification_mode();
 struct Verdict {
   bool right = true;
   std::string reason;  ///< why not, with the measured error and the tolerance
+  bool shown = true;   ///< false if the trial kept no key; such a verdict is not stored
 };
 
 /// The text of a stored or shipped verdict of a right plan; a wrong one has the rule that it broke, and the reason.

@@ -109,10 +109,3 @@ esac
     )
     python.chmod(0o755)
     assert configure("SCOREMOD_FETCH_HEADERS=ON", f"Python3_EXECUTABLE={python}") == (0, {"CUDA", "CUDNN"}, "")
-
-
-def test_the_scripts_name_their_variable(tmp_path):
-    """SCOREMOD_CUDNN was a folder of libraries for tools/device once."""
-    script = f"source {ROOT}/tools/device/environment.sh"
-    done = subprocess.run(["bash", "-c", script], env={"PATH": "/usr/bin:/bin", "SCOREMOD_CUDNN": "/opt/cudnn"}, capture_output=True, text=True)
-    assert done.returncode == 2 and "SCOREMOD_CUDNN_LIBRARIES" in done.stderr

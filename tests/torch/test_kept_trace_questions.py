@@ -258,6 +258,18 @@ def test_what_a_tensor_is_asked_is_answered_anew(share, seed):
     assert stale_of_tensors(shares(questions_to_tensors(), 8)[share], pseudo_random.Random(seed)) == []
 
 
+def test_what_pytorch_asks_of_its_own_numbers_is_answered_alike_for_all_tensors():
+    """Found at random: covariances ask for numbers that PyTorch writes, which was refused, but not for tensors of inference."""
+    assert stale_of_tensors(["t.corrcoef()", "t.cov()", "torch.equal(torch.tensor(1.0).le(0), torch.tensor(False))"]) == []
+    (program, _), is_kept = traced(asking("torch.equal(torch.tensor(1.0).le(0), torch.tensor(False))")(base()))
+    assert "score * 3.0" in program and is_kept
+
+
+def test_numbers_of_captured_tensors_keep_no_trace():
+    (program, _), is_kept = traced(asking("torch.equal(t * torch.scalar_tensor(2.0), t + 1.0)")(base()))
+    assert "score * 3.0" in program and not is_kept
+
+
 @pytest.mark.parametrize("share", range(4))
 def test_what_pytorch_is_asked_is_answered_anew(share):
     questions = questions_to_torch()

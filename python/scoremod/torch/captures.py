@@ -151,10 +151,10 @@ def learned_by(values):
 
 
 def whole(value):
-    """The view of a tensor of which nothing is indexed yet; None if operands can't have its dtype."""
+    """The view of a tensor of which nothing is indexed yet; None if there is none before the call, or operands can't have its dtype."""
     if value.view is not None:
         return value.view
-    if not value.is_uniform or not value.shape or value.dtype not in OPERAND_TYPES or 0 in value.shape:
+    if value.tensor is None or not value.is_uniform or not value.shape or value.dtype not in OPERAND_TYPES or 0 in value.shape:
         return None
     return ArrayView(value, (None,) * len(value.shape), tuple(range(len(value.shape))))
 

@@ -19,7 +19,7 @@ from scoremod.torch.captures import OPERAND_TYPES, ArrayView, CapturedReads, Rea
 from scoremod.torch.checked_integers import ANY, INT32
 from scoremod.torch.integer_bounds import GROWING, IntegerBounds
 from scoremod.torch.trace_modes import Functions, Operations, gradients_enabled, map_tensors, tensors_in
-from scoremod.torch.values import Value, map_values, values_in
+from scoremod.torch.values import Value, evaluated, leaves_of, map_values, values_in
 from scoremod.user_functions import check_callable, name_of
 
 # Folders whose frames are not the user's.
@@ -228,9 +228,10 @@ class Tracer:
         return placeholder
 
     def is_traced(self, tensor):
-        """Whether a tensor is a placeholder: it depends on the element, or stands for a number of the function's text."""
+        """Whether a tensor is a placeholder, whose own numbers mean nothing: it depends on the element, stands for a number of the function's text, or
+        is made of such numbers."""
         value = self._values[id(tensor)][1] if isinstance(tensor, torch.Tensor) and id(tensor) in self._values else None
-        return value is not None and (bool(value.deps) or value.literal is not None)
+        return value is not None and value.tensor is None
 
     def value_of(self, tensor):
         if id(tensor) not in self._values:
@@ -249,7 +250,7 @@ class Tracer:
         if function is torch.ops.aten._local_scalar_dense.default and self.value_of(arguments[0]).literal is not None:
             return self.value_of(arguments[0]).literal
         if function in _NUMBERS:
-            self.refuse_number("its number is asked for")
+            return self._number(function, arguments, options)
         if RANDOM in function.tags:
             self._refuse(name, "makes random numbers, and a score function must be pure")
         values, named = (map_tensors(self.value_of, each) for each in (arguments, options))
@@ -273,6 +274,19 @@ class Tracer:
             self._values[id(arguments[0])] = (arguments[0], self._converted(result, values[0].dtype))
             return arguments[0]
         return self._placeholder(result)
+
+    def _number(self, function, arguments, options):
+        """What is asked of values that no element decides: of literals in the function's text, and of what is made of them and captured tensors."""
+        given = map_tensors(self.value_of, (arguments, options))
+        made_of = leaves_of(values_in(given))
+        tensors = [each.tensor for each in made_of if each.tensor is not None]
+        if any(each.deps or (each.tensor is None and each.literal is None) for each in made_of) or not all(map(has_data, tensors)):
+            self.refuse_number("its number is asked for")
+        if tensors:
+            self.ask("reads the numbers of a captured tensor")
+        with _disable_current_modes():
+            plain, named = map_values(lambda value: evaluated(value, {}), given)
+            return function(*plain, **named)
 
     def _check_gradients(self, name, meta, inputs):
         """Refuses what the function computes where it has turned gradients off."""

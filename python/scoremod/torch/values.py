@@ -48,7 +48,7 @@ class Value:
         axes = self.axes()
 
         def scalar(*indices):
-            return _evaluate(self, dict(zip(axes, indices))).reshape(())
+            return evaluated(self, dict(zip(axes, indices))).reshape(())
 
         for position in reversed(range(len(axes))):
             scalar = torch.vmap(scalar, in_dims=tuple(0 if i == position else None for i in range(len(axes))))
@@ -74,23 +74,33 @@ def values_in(arguments):
     return found
 
 
-def _evaluate(value, indices):
+def leaves_of(values):
+    """The Values that no operation made among these and all that they are made of."""
+    return [each for each in _made_of(values) if each.operation is None]
+
+
+def evaluated(value, indices):
     """The tensor of a value without "score" at these indices (axis -> 0-dim tensor)."""
-    needed, pending = {}, [value]
+    results = {}
+    for each in _made_of([value]):
+        if each.axis is not None:
+            result = indices[each.axis]
+        elif each.operation is None:
+            result = each.tensor if each.literal is None else torch.full(each.shape, each.literal, dtype=each.dtype)
+        else:
+            function, arguments, options = map_values(lambda value: results[value.serial], each.operation)
+            result = function(*arguments, **options)
+        results[each.serial] = result
+    return results[value.serial]
+
+
+def _made_of(values):
+    """Values and all that they are made of, what is needed first."""
+    needed, pending = {}, list(values)
     while pending:
         each = pending.pop()
         if each.serial not in needed:
             needed[each.serial] = each
             if each.operation is not None:
                 pending.extend(values_in(each.operation[1:]))
-    results = {}
-    for serial in sorted(needed):
-        each = needed[serial]
-        if each.axis is not None:
-            results[serial] = indices[each.axis]
-        elif each.operation is None:
-            results[serial] = each.tensor if each.literal is None else torch.tensor(each.literal, dtype=each.dtype)
-        else:
-            function, arguments, options = map_values(lambda value: results[value.serial], each.operation)
-            results[serial] = function(*arguments, **options)
-    return results[value.serial]
+    return [needed[serial] for serial in sorted(needed)]

@@ -36,6 +36,7 @@ class CudnnBackend final : public Backend {
   /// cuDNN computes functions by the GPU's approximations. The largest error seen on an H200 with 9.19 was 2^-17.4 (a
   /// tanh, by the LSE of rows with two keys).
   double function_error() const override { return 0x1p-17; }
+  bool runs_only_shown() const override { return true; }
   std::string engine_text() const override {
     return concat("cudnn ", cudnn::version_text(cudnn::library().cudnn_version));
   }

@@ -1,5 +1,6 @@
 #include "planner/plan_task.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <future>
 #include <memory>
@@ -66,6 +67,7 @@ struct Behaviour {
   bool needs_context = true;
   std::string refusal_key = {};  ///< under which its refusals are stored
   int out_of_memory = 0;         ///< so many builds find none, and are kept by key when they succeed
+  bool runs_only_shown = false;
 };
 
 class FakeRecipe final : public backend::Recipe {
@@ -99,6 +101,7 @@ class FakeEngine final : public backend::Backend {
  public:
   FakeEngine(std::string name, Behaviour behaviour) : name_(std::move(name)), behaviour_(std::move(behaviour)) {}
   const char* name() const override { return name_.c_str(); }
+  bool runs_only_shown() const override { return behaviour_.runs_only_shown; }
   std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task&, const Target*) const override {
     if (problem.problem.dim_qk <= 64) return {};
     return {backend::unsupported(backend::Rule::kHeadDim, "dim_qk is too large")};
@@ -187,6 +190,39 @@ TEST(PlanTask, PassesOverWhatIsWrongAndSaysWhy) {
   ASSERT_TRUE(answer.answer.considered.front().refusal);
   EXPECT_EQ(answer.answer.considered.front().refusal->id, "wrong_result");
   EXPECT_EQ(answer.answer.considered.front().refusal->direction, "forward");
+}
+
+/// Zeros are right in rows without a key, which were all that such a program's trial had.
+TEST(PlanTask, FindsWrongWhatIsWrongInFarHeadsOnly) {
+  const FakeEngine wrong("writes zeros", {.milliseconds = 1, .right = false}), right("right", {.milliseconds = 2});
+  AttentionProblem problem = problem_of("value = score * 1.875\nkeep = h >= 16").problem;
+  problem.heads_q = problem.heads_kv = 32;
+  problem.seq_q = problem.seq_kv = 40;
+  EXPECT_EQ(answer_of(compiler::compile(problem), {&wrong, &right}, Level::kVerified).chosen, "right");
+}
+
+constexpr const char* kKeepsNothing = "value = select((q_idx * 31 + kv_idx * 17) % 100003 == 99999, score, -inf)";
+
+TEST(PlanTask, TakesNoTrialThatKeepsNoKeyForAProofWhereItsBackendNeedsOne) {
+  const FakeEngine library("library", {.milliseconds = 1, .runs_only_shown = true}), own("own", {.milliseconds = 2});
+  const Answer answer = answer_of(problem_of(kKeepsNothing), {&library, &own}, Level::kVerified);
+  EXPECT_EQ(answer.chosen, "own");
+  EXPECT_EQ(answer.answer.considered.front().refusal.value().id, "no_trial");
+  EXPECT_NE(answer.answer.considered.front().refusal->text.find("keeps a key"), std::string::npos);
+  // A mask that keeps nothing at any size is all that there is to show.
+  EXPECT_EQ(answer_of(problem_of("value = score\nkeep = false"), {&library}, Level::kVerified).chosen, "library");
+}
+
+TEST(PlanTask, StoresNoVerdictOfATrialThatKeepsNoKey) {
+  const test::ScratchFolder folder;
+  set_plan_store_directory(folder.path().string());
+  const FakeEngine own("own, not stored", {});
+  EXPECT_EQ(answer_of(problem_of(kKeepsNothing), {&own}, Level::kVerified).chosen, "own, not stored");
+  const auto verdicts = [] { return std::ranges::count(list_plan_store(), "verification", &StoredFile::kind); };
+  EXPECT_EQ(verdicts(), 0);
+  answer_of(problem_of("value = score * 1.9375"), {&own}, Level::kVerified);
+  EXPECT_EQ(verdicts(), 1);
+  set_plan_store_directory("");
 }
 
 TEST(PlanTask, VerifiesNothingBelowThatLevel) {
