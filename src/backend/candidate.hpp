@@ -15,6 +15,10 @@
 #include "backend/target_context.hpp"
 #include "base/bytes.hpp"
 
+namespace scoremod::compiler {
+struct CompiledProblem;
+}
+
 namespace scoremod::backend {
 
 /// The part of a problem that one plan computes.
@@ -79,6 +83,11 @@ class Recipe {
   /// Whether build() and load() need the target's context if it is here, to which their results then belong. Otherwise
   /// an artifact serves all devices of the target's kind, and is built while the context is being made.
   virtual bool needs_context() const { return true; }
+  /// The recipe that makes the same artifact run for a problem of this one's structure at other sizes. Null where those
+  /// sizes want another artifact, and where the backend makes one for each size.
+  virtual std::shared_ptr<const Recipe> at_sizes_of(const compiler::CompiledProblem&, const Target&) const {
+    return nullptr;
+  }
 };
 
 /// A piece of a candidate, and the measured time of attention with it alone.

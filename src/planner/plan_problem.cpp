@@ -11,6 +11,7 @@
 #include "base/environment.hpp"
 #include "base/fail.hpp"
 #include "base/timeline.hpp"
+#include "plans/planned_directions.hpp"
 
 namespace scoremod::planner {
 namespace {
@@ -115,6 +116,32 @@ PlannedProblem plan_problem(const CompiledProblem& problem, const CompileOptions
   planned.prepared = prepare(problem, request);
   add_first(planned.prepared.forward, no_device);
   if (planned.prepared.backward) add_first(*planned.prepared.backward, no_device);
+  return planned;
+}
+
+std::optional<PlannedProblem> plan_like(const Considered& chosen, const CompiledProblem& problem,
+                                        const CompileOptions& options, Selection selection) {
+  const backend::MemorySpace& memory = chosen.engine->memory();
+  std::optional<backend::DeviceScope> current;
+  if (options.device) current.emplace(memory, *options.device);
+  UnsupportedReason no_device;
+  PlannedProblem planned{std::move(selection), target_here(memory, no_device), {}};
+  if (!planned.target) return std::nullopt;
+  const auto recipe = chosen.candidate.recipe->at_sizes_of(problem, *planned.target);
+  if (!recipe) return std::nullopt;
+  plans::count_planned_forward();
+  const auto planning = memory.enter_planning();
+  TaskAnswer& forward = planned.prepared.forward;
+  forward.task = chosen.candidate.task;
+  forward.plan = recipe->plan(chosen.artifact, {options.threads});
+  if (forward.plan.workspace_bytes() > workspace_limit(options)) return std::nullopt;
+  Considered& again = forward.considered.emplace_back();
+  again.engine = chosen.engine;
+  again.candidate.task = chosen.candidate.task;
+  again.candidate.recipe = recipe;
+  again.artifact = chosen.artifact;
+  again.chosen = true;
+  planned.prepared.forward_plan = forward.plan.forward;
   return planned;
 }
 

@@ -101,11 +101,14 @@ std::optional<planner::PlannedProblem> plan_ready(const compiler::CompiledProble
   return planned;
 }
 
-/// The backend that does all of a problem; null where several do, or where a faster one is not ready yet.
-const Backend* only_backend(const planner::Prepared& prepared) {
-  if (prepared.left_for_later()) return nullptr;
-  const Backend* forward = prepared.forward.chosen()->engine;
-  return !prepared.backward || prepared.backward->chosen()->engine == forward ? forward : nullptr;
+/// What does all of a problem; no backend where several do, or where a faster one is not ready yet.
+runtime::Fastest fastest_of(const planner::Prepared& prepared) {
+  if (prepared.left_for_later()) return {};
+  const planner::Considered& forward = *prepared.forward.chosen();
+  if (prepared.backward)
+    return {prepared.backward->chosen()->engine == forward.engine ? forward.engine : nullptr, nullptr};
+  if (!forward.engine->serves_all_sizes()) return {forward.engine, nullptr};
+  return {forward.engine, std::make_shared<const planner::Considered>(forward)};
 }
 
 /// The device that the options mean; nothing where there is none, which planning says.
@@ -119,23 +122,28 @@ std::optional<int> device_of(const CompileOptions& options, const planner::Selec
   }
 }
 
-/// plan_ready() of all that may run it, or of the one that was the fastest at about these sizes.
+/// plan_ready() of all that may run it, or of what was the fastest at about these sizes.
 std::optional<planner::PlannedProblem> plan_ready(const compiler::CompiledProblem& problem,
-                                                  const CompileOptions& options, runtime::FastestBackends& known) {
+                                                  const CompileOptions& options, runtime::FastestPlans& known) {
   planner::Selection selection = planner::select(options);
-  if (selection.backends.size() < 2) return plan_ready(problem, options, std::move(selection));
+  if (selection.backends.empty()) return std::nullopt;
   const std::optional<int> device = device_of(options, selection);
   if (!device) return plan_ready(problem, options, std::move(selection));
   const Bytes size_class = runtime::size_class(problem.problem, selection, *device);
-  if (const Backend* fastest = known.find(size_class)) {
+  const runtime::Fastest found = known.find(size_class);
+  if (found.forward) {
+    if (auto planned = planner::plan_like(*found.forward, problem, options, selection)) return planned;
+  }
+  if (found.backend != nullptr && selection.backends.size() > 1) {
     planner::Selection alone = selection;
-    alone.backends = {fastest};
+    alone.backends = {found.backend};
     auto planned = plan_ready(problem, options, std::move(alone));
     if (planned && !planned->prepared.left_for_later()) return planned;
   }
   auto planned = plan_ready(problem, options, std::move(selection));
-  const Backend* fastest = planned ? only_backend(planned->prepared) : nullptr;
-  if (fastest != nullptr) known.remember(size_class, fastest);
+  if (!planned) return planned;
+  runtime::Fastest fastest = fastest_of(planned->prepared);
+  if (fastest.backend != nullptr) known.remember(size_class, std::move(fastest));
   return planned;
 }
 

@@ -18,7 +18,7 @@ struct KnownStructure {
   compiler::CompiledProblem compiled;  ///< of the sizes that came first
   std::vector<compiler::StepReport> steps;
   mutable std::atomic<int> waits = 0;  ///< problems that waited for a plan which only their sizes have
-  mutable FastestBackends fastest;
+  mutable FastestPlans fastest;
 };
 
 /// The known structure of a problem; the compiler runs if this process does not know it. Validates the problem. Throws

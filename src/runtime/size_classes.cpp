@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <utility>
 
 #include "base/canonical_bytes.hpp"
 
@@ -32,16 +33,16 @@ Bytes size_class(const AttentionProblem& p, const planner::Selection& selection,
   return key.written();
 }
 
-const backend::Backend* FastestBackends::find(const Bytes& size_class) const {
+Fastest FastestPlans::find(const Bytes& size_class) const {
   const std::scoped_lock lock(mutex_);
   const auto found = found_.find(size_class);
-  return found == found_.end() ? nullptr : found->second;
+  return found == found_.end() ? Fastest{} : found->second;
 }
 
-void FastestBackends::remember(const Bytes& size_class, const backend::Backend* fastest) {
+void FastestPlans::remember(const Bytes& size_class, Fastest fastest) {
   const std::scoped_lock lock(mutex_);
   if (found_.size() >= kMostClasses) found_.clear();
-  found_.insert_or_assign(size_class, fastest);
+  found_.insert_or_assign(size_class, std::move(fastest));
 }
 
 }  // namespace scoremod::runtime

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <mutex>
 
 #include "scoremod/problem.hpp"
 
 #include "backend/backend.hpp"
 #include "base/bytes.hpp"
+#include "planner/plan_task.hpp"
 #include "planner/selection.hpp"
 
 namespace scoremod::runtime {
@@ -15,17 +17,24 @@ namespace scoremod::runtime {
 /// that is the fastest for one is about the fastest for the others.
 Bytes size_class(const AttentionProblem& problem, const planner::Selection& selection, int device);
 
-/// The fastest backend of each size class of a structure: a new size then asks no other one, which takes as long as the
-/// rest of its planning. Any thread may ask.
-class FastestBackends {
+/// What was the fastest of a size class.
+struct Fastest {
+  const backend::Backend* backend = nullptr;
+  /// The candidate, where a problem without a backward has one that may run other sizes too.
+  std::shared_ptr<const planner::Considered> forward;
+};
+
+/// The fastest of each size class of a structure: a new size then asks no other backend, or looks at no other
+/// candidate, which takes several times as long as all else. Any thread may ask.
+class FastestPlans {
  public:
-  /// Null where none is known.
-  const backend::Backend* find(const Bytes& size_class) const;
-  void remember(const Bytes& size_class, const backend::Backend* fastest);
+  /// Without a backend where none is known.
+  Fastest find(const Bytes& size_class) const;
+  void remember(const Bytes& size_class, Fastest fastest);
 
  private:
   mutable std::mutex mutex_;
-  std::map<Bytes, const backend::Backend*> found_;
+  std::map<Bytes, Fastest> found_;
 };
 
 }  // namespace scoremod::runtime

@@ -17,10 +17,11 @@ constexpr std::int64_t kManyHeads = 32, kManyBatches = 16;
 
 /// Different along every axis. The first are small enough that masks still keep something; the others are there for
 /// conditions that only far indices meet.
-constexpr std::array kOffsets{
-    IndexOffsets{1, 2, 5, 3},          IndexOffsets{1, 2, 5, 1003},    IndexOffsets{1, 2, 2005, 3},
-    IndexOffsets{1, 2, 2005, 1003},    IndexOffsets{1, 2, 1005, 2003}, IndexOffsets{1, 1002, 5, 2003},
-    IndexOffsets{1001, 2, 3005, 2003}, IndexOffsets{2001, 1002, 5, 3}, IndexOffsets{1001, 3002, 1005, 2003}};
+constexpr std::array kOffsets{IndexOffsets{1, 2, 5, 3},       IndexOffsets{1, 2, 5, 1003},
+                              IndexOffsets{1, 2, 2005, 3},    IndexOffsets{1, 2, 2005, 1003},
+                              IndexOffsets{1, 2, 1005, 2003}, IndexOffsets{1, 2, 5, 4003},
+                              IndexOffsets{1, 1002, 5, 2003}, IndexOffsets{1001, 2, 3005, 2003},
+                              IndexOffsets{2001, 1002, 5, 3}, IndexOffsets{1001, 3002, 1005, 2003}};
 
 /// Sequences that offsets or tables place are whole and all there: calls take no offset along their axes.
 IndexOffsets allowed(const AttentionProblem& problem, IndexOffsets offsets) {

@@ -44,6 +44,8 @@ class Variant {
   /// Writes what tells it from other variants in its source or its branches, but not what is an argument of kernels.
   virtual void write(CanonicalWriter& out) const = 0;
   virtual cuda::Instructions instructions() const { return cuda::Instructions::kCommon; }
+  /// Whether another variant cuts every problem into the same tiles by the same kernels.
+  virtual bool is_same(const Variant& other) const = 0;
   /// Whether it is built whatever registers spill, because no smaller variant follows.
   virtual bool may_spill() const { return false; }
 };

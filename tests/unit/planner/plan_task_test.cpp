@@ -15,6 +15,7 @@
 #include "backend/cpu/forward_plan.hpp"
 #include "backend/unsupported.hpp"
 #include "compiler/pipeline.hpp"
+#include "planner/plan_problem.hpp"
 #include "planner/prepare.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/scratch_folder.hpp"
@@ -68,6 +69,7 @@ struct Behaviour {
   std::string refusal_key = {};  ///< under which its refusals are stored
   int out_of_memory = 0;         ///< so many builds find none, and are kept by key when they succeed
   bool runs_only_shown = false;
+  bool any_sizes = false;  ///< its artifacts serve other sizes too
 };
 
 class FakeRecipe final : public backend::Recipe {
@@ -90,6 +92,9 @@ class FakeRecipe final : public backend::Recipe {
     return plan;
   }
   bool needs_context() const override { return behaviour_.needs_context; }
+  std::shared_ptr<const backend::Recipe> at_sizes_of(const CompiledProblem& problem, const Target&) const override {
+    return behaviour_.any_sizes ? std::make_shared<FakeRecipe>(problem, behaviour_, builds_) : nullptr;
+  }
 
  private:
   const CompiledProblem problem_;
@@ -268,6 +273,27 @@ TEST(PlanTask, TakesAReadyPlanForANewLengthAndLeavesTheFasterForLater) {
   EXPECT_EQ(slow.builds, builds) << "a new length builds nothing";
   EXPECT_EQ(fast.builds, 0);
   EXPECT_EQ(answer_of(problem_of(kProgram, 700), {&slow, &fast}, Level::kVerified).chosen, "not ready");
+}
+
+TEST(PlanTask, PlansOtherSizesLikeWhatWasChosen) {
+  const FakeEngine any("any sizes", {.any_sizes = true}), one("one size", {.milliseconds = 2});
+  const Answer first = answer_of(problem_of("value = score * 14.5"), {&any, &one}, Level::kVerified);
+  const int builds = any.builds;
+  const CompiledProblem other = problem_of("value = score * 14.5", 700);
+  const auto like = [&](const Considered& chosen, const CompileOptions& options) {
+    return plan_like(chosen, other, options, {{&any}, MemoryKind::kHost, false, "the test"});
+  };
+  const auto planned = like(*first.answer.chosen(), {});
+  ASSERT_TRUE(planned);
+  EXPECT_EQ(any.builds, builds) << "its artifact serves";
+  EXPECT_TRUE(planned->prepared.runs_forward());
+  EXPECT_EQ(planned->prepared.forward.chosen()->engine, &any);
+  ASSERT_TRUE(planned->prepared.forward_plan);
+  // The plan is of these sizes.
+  EXPECT_EQ(planned->prepared.forward_plan->workspace_bytes(),
+            backend::cpu::make_forward_plan(other, {})->workspace_bytes());
+  const Answer second = answer_of(problem_of("value = score * 14.5"), {&one}, Level::kVerified);
+  EXPECT_FALSE(like(*second.answer.chosen(), {}));
 }
 
 /// One program may run on both, with a workspace that one of them has asked for.

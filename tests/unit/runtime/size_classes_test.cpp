@@ -35,14 +35,17 @@ TEST(SizeClasses, HoldSizesThatDifferByLessThanAQuarter) {
 }
 
 TEST(SizeClasses, RememberTheFastestBackend) {
-  FastestBackends fastest;
+  FastestPlans fastest;
   const planner::Selection selection = planner::select({});
   const Bytes one = size_class(sized(1, 512), selection, 0), other = size_class(sized(1, 5120), selection, 0);
-  fastest.remember(one, selection.backends.front());
-  EXPECT_EQ(fastest.find(one), selection.backends.front());
-  EXPECT_EQ(fastest.find(other), nullptr);
-  fastest.remember(one, selection.backends.back());
-  EXPECT_EQ(fastest.find(one), selection.backends.back());
+  const auto forward = std::make_shared<const planner::Considered>();
+  fastest.remember(one, {selection.backends.front(), forward});
+  EXPECT_EQ(fastest.find(one).backend, selection.backends.front());
+  EXPECT_EQ(fastest.find(one).forward, forward);
+  EXPECT_EQ(fastest.find(other).backend, nullptr);
+  fastest.remember(one, {selection.backends.back(), nullptr});
+  EXPECT_EQ(fastest.find(one).backend, selection.backends.back());
+  EXPECT_EQ(fastest.find(one).forward, nullptr);
 }
 
 }  // namespace

@@ -125,7 +125,7 @@ class KernelsBackend final : public Backend {
       for (const auto& variant : family->variants(work, target.device, reasons)) {
         const kernels::CallLayout layout = variant->layout(work);
         if (kernels::memory_objections(layout.launches(), target.device).empty())
-          candidates.push_back(candidate_of(task, target, work, variant, layout));
+          candidates.push_back(candidate_of(task, target, work, *family, variant, layout));
       }
     }
     return candidates;
@@ -168,13 +168,13 @@ class KernelsBackend final : public Backend {
     return all;
   }
 
-  static Candidate candidate_of(const Task& task, const Target& target, const Work& work,
+  static Candidate candidate_of(const Task& task, const Target& target, const Work& work, const KernelFamily& family,
                                 const std::shared_ptr<const kernels::Variant>& variant,
                                 const kernels::CallLayout& layout) {
     const CompiledProblem& problem = work.problem;
     const AttentionProblem& p = problem.problem;
     const std::vector<OperandTarget> targets(work.targets.begin(), work.targets.end());
-    const auto recipe = std::make_shared<kernels::KernelsRecipe>(problem, task.direction, variant, targets);
+    const auto recipe = std::make_shared<kernels::KernelsRecipe>(problem, task.direction, family, variant, targets);
     const int compute_capability = target.device.compute_capability;
     Candidate candidate;
     candidate.task = task;

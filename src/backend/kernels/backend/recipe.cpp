@@ -14,6 +14,8 @@
 #include "backend/cuda/context.hpp"
 #include "backend/cuda/runtime_compiler.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
+#include "backend/kernels/shared/device_fit.hpp"
+#include "backend/kernels/workspace/arguments.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::kernels {
@@ -22,6 +24,12 @@ namespace {
 
 /// To be raised when build() refuses for other reasons.
 constexpr int kRefusalRevision = 1;
+
+Bytes branches_of(const AttentionProblem& problem) {
+  CanonicalWriter branches;
+  write_branches(branches, problem);
+  return branches.written();
+}
 
 struct Compiled {
   std::string image, report;
@@ -78,9 +86,13 @@ std::shared_ptr<LoadedModules> Images::loaded() const {
   return modules;
 }
 
-KernelsRecipe::KernelsRecipe(compiler::CompiledProblem problem, Direction direction,
+KernelsRecipe::KernelsRecipe(compiler::CompiledProblem problem, Direction direction, const KernelFamily& family,
                              std::shared_ptr<const Variant> variant, std::vector<OperandTarget> targets)
-    : problem_(std::move(problem)), direction_(direction), variant_(std::move(variant)), targets_(std::move(targets)) {}
+    : problem_(std::move(problem)),
+      direction_(direction),
+      family_(family),
+      variant_(std::move(variant)),
+      targets_(std::move(targets)) {}
 
 BuildResult KernelsRecipe::build(const Target& target) const {
   const std::vector<std::string> texts = render_modules(source());
@@ -97,6 +109,21 @@ BuildResult KernelsRecipe::build(const Target& target) const {
   const std::int64_t spill_bytes = register_spill_bytes(report);
   if (spill_bytes > kHarmlessSpill && !variant_->may_spill()) return refused(spill_bytes, " bytes of registers spill");
   return {std::make_shared<const Images>(std::move(images)), ""};
+}
+
+std::shared_ptr<const Recipe> KernelsRecipe::at_sizes_of(const compiler::CompiledProblem& problem,
+                                                         const Target& target) const {
+  // Which gradients are summed beside dq, dk and dv hangs on the sizes.
+  if (!targets_.empty() || branches_of(problem.problem) != branches_of(problem_.problem)) return nullptr;
+  const Work work{problem, direction_, {}};
+  if (!family_.objections(work, &target.device).empty()) return nullptr;
+  std::vector<UnsupportedReason> left_out;
+  for (const auto& variant : family_.variants(work, target.device, left_out)) {
+    if (!variant->is_same(*variant_)) continue;
+    if (!memory_objections(variant->layout(work).launches(), target.device).empty()) return nullptr;
+    return std::make_shared<const KernelsRecipe>(problem, direction_, family_, variant);
+  }
+  return nullptr;
 }
 
 void KernelsRecipe::write_refusal_terms(CanonicalWriter& to) const {

@@ -45,14 +45,17 @@ class Images final : public Artifact {
 /// The kernels of one variant, as the planner builds, keeps and runs them.
 class KernelsRecipe final : public Recipe {
  public:
-  /// `targets` as in Work. A build whose registers spill is refused, unless the variant may: a smaller one is faster.
-  KernelsRecipe(compiler::CompiledProblem problem, Direction direction, std::shared_ptr<const Variant> variant,
-                std::vector<OperandTarget> targets = {});
+  /// `family` is that of the variant, and `targets` are as in Work. A build whose registers spill is refused, unless
+  /// the variant may: a smaller one is faster.
+  KernelsRecipe(compiler::CompiledProblem problem, Direction direction, const KernelFamily& family,
+                std::shared_ptr<const Variant> variant, std::vector<OperandTarget> targets = {});
 
   BuildResult build(const Target& target) const override;
   std::shared_ptr<const Artifact> load(std::span<const std::byte> bytes, const Target& target) const override;
   ExecutablePlan plan(std::shared_ptr<const Artifact> artifact, const PlanOptions& options) const override;
   bool needs_context() const override { return false; }
+  std::shared_ptr<const Recipe> at_sizes_of(const compiler::CompiledProblem& problem,
+                                            const Target& target) const override;
 
   /// Writes the facts that decide build()'s refusals, beside the kernels' text and the architecture. Loads NVRTC.
   void write_refusal_terms(CanonicalWriter& to) const;
@@ -68,6 +71,7 @@ class KernelsRecipe final : public Recipe {
  private:
   compiler::CompiledProblem problem_;
   Direction direction_;
+  const KernelFamily& family_;
   std::shared_ptr<const Variant> variant_;
   std::vector<OperandTarget> targets_;
 };

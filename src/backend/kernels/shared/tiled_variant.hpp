@@ -4,6 +4,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,10 @@ class TiledVariant : public Variant {
   std::string label(const Work& work) const override;
   void write(CanonicalWriter& out) const override;
   cuda::Instructions instructions() const override { return shape_.instructions(); }
+  bool is_same(const Variant& other) const override {
+    const auto* tiled = dynamic_cast<const TiledVariant*>(&other);
+    return tiled != nullptr && typeid(*this) == typeid(other) && shape_ == tiled->shape_;
+  }
 
   const TileShape& shape() const { return shape_; }
 

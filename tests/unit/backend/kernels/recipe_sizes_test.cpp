@@ -1,0 +1,103 @@
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/kernels/backend/kernels_backend.hpp"
+#include "backend/kernels/backend/recipe.hpp"
+#include "compiler/pipeline.hpp"
+#include "support/problem_for.hpp"
+#include "unit/backend/kernels/kernel_candidates.hpp"
+
+namespace scoremod::backend {
+namespace {
+
+using compiler::CompiledProblem;
+
+constexpr const char* kPrograms[]{"value = score", kCausal,
+                                  "operand slope: f32 [h]\nvalue = score + slope * f32(kv_idx - q_idx)",
+                                  "operand bias: f32 [b, h, q_idx, kv_idx]\nvalue = score + bias"};
+
+AttentionProblem sized(const char* program, std::int64_t batch, std::int64_t seq_q, std::int64_t seq_kv) {
+  AttentionProblem problem;
+  problem.dtype = DType::kBF16;
+  problem.batch = batch;
+  problem.heads_q = 16;
+  problem.heads_kv = 4;
+  problem.seq_q = seq_q;
+  problem.seq_kv = seq_kv;
+  problem.dim_qk = problem.dim_v = 128;
+  problem.backward = true;
+  problem = test::problem_for(Program::parse(program), problem);
+  // A bias in q's dtype is what kernels load by TMA, if its rows are aligned.
+  for (OperandSpec& operand : problem.operands)
+    if (operand.name == "bias") operand.dtype = DType::kBF16;
+  return problem;
+}
+
+const kernels::KernelsRecipe& recipe_of(const std::shared_ptr<const Recipe>& recipe) {
+  return dynamic_cast<const kernels::KernelsRecipe&>(*recipe);
+}
+
+/// What a plan of a recipe launches, and in which workspace.
+std::string layout_text(const Recipe& recipe) {
+  const auto& own = dynamic_cast<const kernels::KernelsRecipe&>(recipe);
+  const kernels::CallLayout layout = own.variant().layout(own.work());
+  std::string text = std::to_string(layout.workspace_bytes());
+  for (const kernels::KernelLaunch& launch : layout.launches())
+    text +=
+        std::string(" ") + launch.kernel + " " + std::to_string(launch.blocks) + " " + std::to_string(launch.threads);
+  return text;
+}
+
+/// The candidate of these sizes whose variant is a recipe's.
+const Candidate* same_variant(const std::vector<Candidate>& candidates, const Recipe& recipe) {
+  const auto& variant = dynamic_cast<const kernels::KernelsRecipe&>(recipe).variant();
+  const auto found = std::ranges::find_if(
+      candidates, [&](const Candidate& each) { return recipe_of(each.recipe).variant().is_same(variant); });
+  return found == candidates.end() ? nullptr : &*found;
+}
+
+/// A plan like another's must be one that planning these sizes anew finds too: same kernels, same verdict, own
+/// launches.
+void expect_like(const Candidate& earlier, const CompiledProblem& problem, Direction direction) {
+  const auto like = earlier.recipe->at_sizes_of(problem, h200());
+  std::vector<UnsupportedReason> reasons;
+  const std::vector<Candidate> anew = kernels_backend().candidates(problem, {direction, true, {}}, h200(), reasons);
+  if (!like) {
+    // Another artifact, or another verdict.
+    const Candidate* found = same_variant(anew, *earlier.recipe);
+    EXPECT_TRUE(found == nullptr || found->structural_key != earlier.structural_key) << earlier.label;
+    return;
+  }
+  const Candidate* found = same_variant(anew, *like);
+  ASSERT_NE(found, nullptr) << earlier.label;
+  EXPECT_EQ(found->plan_key, earlier.plan_key) << earlier.label;
+  EXPECT_EQ(found->structural_key, earlier.structural_key) << earlier.label;
+  EXPECT_EQ(layout_text(*like), layout_text(*found->recipe)) << earlier.label;
+}
+
+TEST(RecipeSizes, AreThoseOfCandidatesPlannedAnew) {
+  for (const char* program : kPrograms) {
+    for (const std::int64_t queries : {1, 5, 700}) {
+      const AttentionProblem first = sized(program, 2, queries, 1024);
+      for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+        for (const Candidate& earlier : candidates_of(first, direction)) {
+          // Lengths that fill no tile, unaligned rows of a bias, other batches, few keys.
+          for (const auto& [batch, rows, keys] : {std::tuple{2, queries, std::int64_t{1027}},
+                                                  {7, queries, 1280},
+                                                  {1, queries + 1, 4096},
+                                                  {2, queries, 17}}) {
+            const CompiledProblem other = compiler::compile(sized(program, batch, rows, keys));
+            expect_like(earlier, other, direction);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace scoremod::backend
