@@ -25,9 +25,9 @@ struct PlannedProblem {
 PlannedProblem plan_problem(const compiler::CompiledProblem& problem, const CompileOptions& options, Level level,
                             Selection selection, bool ready_only = false);
 
-/// The plan of a problem without a backward, by the candidate that was chosen for one of its structure at other sizes:
-/// same artifact, same verdict, and no other candidate is looked at. Nothing where these sizes want another artifact,
-/// need too large a workspace, or where no device is here.
+/// The plan of a problem without a backward, by the candidate that was chosen for one of its structure at other sizes.
+/// Artifact and verdict are that candidate's, and no other one is looked at. Nothing where these sizes want another
+/// artifact or need too large a workspace, or where no device is here.
 std::optional<PlannedProblem> plan_like(const Considered& chosen, const compiler::CompiledProblem& problem,
                                         const CompileOptions& options, Selection selection);
 

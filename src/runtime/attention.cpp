@@ -101,7 +101,7 @@ std::optional<planner::PlannedProblem> plan_ready(const compiler::CompiledProble
   return planned;
 }
 
-/// What does all of a problem; no backend where several do, or where a faster one is not ready yet.
+/// The plans that do all of a problem; no backend where several do, or where a faster one is not ready yet.
 runtime::Fastest fastest_of(const planner::Prepared& prepared) {
   if (prepared.left_for_later()) return {};
   const planner::Considered& forward = *prepared.forward.chosen();

@@ -17,15 +17,15 @@ namespace scoremod::runtime {
 /// that is the fastest for one is about the fastest for the others.
 Bytes size_class(const AttentionProblem& problem, const planner::Selection& selection, int device);
 
-/// What was the fastest of a size class.
+/// The fastest plan of a size class.
 struct Fastest {
   const backend::Backend* backend = nullptr;
   /// The candidate, where a problem without a backward has one that may run other sizes too.
   std::shared_ptr<const planner::Considered> forward;
 };
 
-/// The fastest of each size class of a structure: a new size then asks no other backend, or looks at no other
-/// candidate, which takes several times as long as all else. Any thread may ask.
+/// The fastest of each size class of a structure. A new size then looks at no other candidate or asks no other backend,
+/// which takes several times as long as all else. Any thread may ask.
 class FastestPlans {
  public:
   /// Without a backend where none is known.

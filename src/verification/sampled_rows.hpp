@@ -32,7 +32,7 @@ struct Census {
   int count(Goal goal) const;
 };
 
-/// What of a program the sampled rows reach.
+/// The parts of a program that the sampled rows reach.
 struct Reach {
   int rows = 0;
   int kept = 0;   ///< rows that keep a key

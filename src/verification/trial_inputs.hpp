@@ -9,7 +9,7 @@ namespace scoremod::verification {
 /// The random inputs of a trial problem, as random_inputs() makes them.
 ProblemInputs plain_inputs(const AttentionProblem& trial);
 
-/// Those inputs with some rows changed into special cases of kernels and of float32, as far as the program lets inputs
+/// These inputs with some rows changed into special cases of kernels and of float32, as far as the program lets inputs
 /// make them:
 ///
 /// - rows without a key and rows with a single key: an operand masks the rest, by its bools, its integers (lengths,

@@ -276,7 +276,7 @@ class Tracer:
         return self._placeholder(result)
 
     def _number(self, function, arguments, options):
-        """What is asked of values that no element decides: of literals in the function's text, and of what is made of them and captured tensors."""
+        """The number that is asked of values which no element decides: literals in the function's text, and what is made of them and captured tensors."""
         given = map_tensors(self.value_of, (arguments, options))
         made_of = leaves_of(values_in(given))
         tensors = [each.tensor for each in made_of if each.tensor is not None]

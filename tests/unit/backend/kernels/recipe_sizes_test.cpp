@@ -41,7 +41,7 @@ const kernels::KernelsRecipe& recipe_of(const std::shared_ptr<const Recipe>& rec
   return dynamic_cast<const kernels::KernelsRecipe&>(*recipe);
 }
 
-/// What a plan of a recipe launches, and in which workspace.
+/// The launches of a plan of a recipe, and its workspace.
 std::string layout_text(const Recipe& recipe) {
   const auto& own = dynamic_cast<const kernels::KernelsRecipe&>(recipe);
   const kernels::CallLayout layout = own.variant().layout(own.work());
