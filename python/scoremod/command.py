@@ -1,4 +1,4 @@
-"""The command of the Python package: scoremod draw PROBLEM -o map.png, scoremod docs TOPIC."""
+"""The command of the Python package: scoremod doctor, docs and draw are Python's; the compiled command, which a wheel carries, has the others."""
 
 import argparse
 import json
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from scoremod import compiled_command, diagnosis
 from scoremod.attention import Attention
 from scoremod.drawing import draw
 from scoremod.errors import Error, InvalidArgumentError
@@ -18,8 +19,12 @@ _NUMPY = {"f32": np.float32, "f16": np.float32, "bf16": np.float32, "i32": np.in
 
 def main(arguments=None):
     """The exit code is that of the scoremod command: 0, or 2 for a mistake and 3 for what can't be done."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in compiled_command.COMMANDS:
+        return compiled_command.run(arguments)
     parser = argparse.ArgumentParser(
-        prog="scoremod", description="Draws problems, and prints pages. The library's other commands are those of build/release/bin/scoremod."
+        prog="scoremod",
+        description=f"Says what runs here, draws problems, and prints pages. Other commands ({', '.join(compiled_command.COMMANDS)}) have a --help of their own.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     drawing = commands.add_parser("draw", help="the tiles of a mask, and what becomes of scores")
@@ -32,8 +37,13 @@ def main(arguments=None):
         drawing.add_argument(f"--{name}", type=_range, metavar="FIRST,COUNT", help=f"the {name} that are drawn; all without it")
     reading = commands.add_parser("docs", help="prints a page of the documentation; without a topic their list", description=f"The site has them, too: {SITE}")
     reading.add_argument("topic", nargs="?", help="a page's name, such as torch or reference/problem")
+    looking = commands.add_parser("doctor", help="what scoremod finds on this machine, and what would run a causal call")
+    looking.add_argument("--static", action="store_true", help="build and try nothing on the device")
     options = parser.parse_args(arguments)
     try:
+        if options.command == "doctor":
+            print(diagnosis.report("static" if options.static else "verified"))
+            return 0
         if options.command == "docs":
             print("\n".join(topics()) if options.topic is None else text(options.topic), end="\n" if options.topic is None else "")
             return 0

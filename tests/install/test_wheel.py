@@ -109,6 +109,15 @@ def test_its_pages_are_printed(installed, tmp_path):
     assert run(installed, "-m", "scoremod", "docs", "torch", folder=tmp_path) == (ROOT / "docs/guide/torch.md").read_text(encoding="utf-8")
 
 
+def test_its_command_has_all_commands(installed, tmp_path):
+    command = installed.parent / "scoremod"
+    assert "soft_cap" in run(command, "zoo", folder=tmp_path)  # compiled
+    doctor = run(command, "doctor", "--static", folder=tmp_path)
+    assert str(installed.parents[1] / "lib") in doctor and "runs on cpu" in doctor
+    (tmp_path / "problem.json").write_text('{"batch": 1, "heads_q": 1, "seq_q": 8, "dim_qk": 8, "dtype": "f32"}', encoding="utf-8")
+    assert "(chosen)" in run(command, "explain", "problem.json", folder=tmp_path)
+
+
 def test_the_libraries_are_the_wheels_own(installed, tmp_path):
     # Five fields stand before a mapped file's path, which may hold blanks. Only file names tell whose a library is: the checkout's folder,
     # where NumPy's libraries are, may have any name, scoremod included.

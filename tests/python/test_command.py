@@ -1,0 +1,61 @@
+"""python -m scoremod: Python's own commands, and those of the compiled one."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import scoremod
+from scoremod import compiled_command
+from scoremod.command import main
+
+COMMAND = next(place for place in compiled_command._places() if place.is_file())
+
+
+def test_all_compiled_commands_are_handed_on():
+    text = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
+    listed = re.findall(r"^  (\w+) {2,}", text.partition("Subcommands:")[2], re.MULTILINE)
+    assert tuple(listed) == compiled_command.COMMANDS
+
+
+def test_a_compiled_command_prints_and_gives_its_exit_code(capfd):
+    assert main(["zoo"]) == 0
+    assert "soft_cap" in capfd.readouterr().out
+    assert main(["explain", "no_such_problem.json"]) == 2
+    assert "no_such_problem.json" in capfd.readouterr().err
+
+
+def test_where_no_command_is_it_says_how_to_get_one(monkeypatch, capfd):
+    monkeypatch.setattr(compiled_command, "_places", lambda: [Path("/nowhere/scoremod")])
+    assert main(["run", "problem.json"]) == 4
+    assert "/nowhere/scoremod" in (said := capfd.readouterr().err) and "libcli11-dev" in said
+
+
+def test_packages_of_nvidia_are_among_the_loaders_folders(monkeypatch, tmp_path):
+    (tmp_path / "nvidia" / "cudnn" / "lib").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
+    folders = compiled_command._library_folders()
+    assert folders[0] == "/mine" and str(tmp_path / "nvidia" / "cudnn" / "lib") in folders
+
+
+@pytest.mark.parametrize("arguments", [[], ["--static"]])
+def test_the_doctor_says_what_runs_and_why_not_the_others(arguments, capsys, monkeypatch):
+    monkeypatch.setenv("SCOREMOD_BACKENDS", "-reference")
+    assert main(["doctor", *arguments]) == 0
+    said = capsys.readouterr().out
+    for part in (f"scoremod: {scoremod.version()}, ", "numpy: ", "CUDA driver: ", "plans are kept in: ", "SCOREMOD_BACKENDS: -reference"):
+        assert part in said
+    host, cuda = said.split("\n\n")[1:]
+    assert "tensors in host memory:\n  runs on cpu" in host
+    if not Path("/dev/nvidia0").exists():
+        assert "runs on none of them" in cuda or "no backend" in cuda
+
+
+def test_the_doctor_says_where_no_plans_are_kept():
+    environment = {**os.environ, "SCOREMOD_CACHE": "off"}
+    done = subprocess.run([sys.executable, "-m", "scoremod", "doctor", "--static"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "SCOREMOD_CACHE=off" in done.stdout, done.stderr
