@@ -11,6 +11,7 @@ from scoremod import compiled_command, diagnosis
 from scoremod.attention import Attention
 from scoremod.drawing import draw
 from scoremod.errors import Error, InvalidArgumentError
+from scoremod.library import load
 from scoremod.pages import SITE, address, text, topics
 from scoremod.scores import float_array
 
@@ -35,6 +36,7 @@ def main(arguments=None):
     drawing.add_argument("--tile", type=int, help="the side of the mask's tiles")
     for name in ("queries", "keys"):
         drawing.add_argument(f"--{name}", type=_range, metavar="FIRST,COUNT", help=f"the {name} that are drawn; all without it")
+    parser.add_argument("--version", action="version", version=load().scoremod_version().decode())
     reading = commands.add_parser("docs", help="prints a page of the documentation; without a topic their list", description=f"The site has them, too: {SITE}")
     reading.add_argument("topic", nargs="?", help="a page's name, such as torch or reference/problem")
     looking = commands.add_parser("doctor", help="what scoremod finds on this machine, and what would run a causal call")
@@ -53,6 +55,8 @@ def main(arguments=None):
             {name: problem[name] for name in problem if name not in ("inputs", "seed", "description", "$schema")}, arrays,
             batch=options.batch, head=options.head, tile=options.tile, queries=options.queries, keys=options.keys,
         )  # fmt: skip
+        if made_up := [name for name in arrays if not {"npy", "values"}.intersection(problem.get("inputs", {}).get(name, {}))]:
+            picture.suptitle(f"{picture.get_suptitle()}; random numbers: {', '.join(made_up)}", fontsize=10)
         picture.savefig(options.output, dpi=150)
     except Error as error:
         print(f"scoremod: {error}", file=sys.stderr)

@@ -40,7 +40,7 @@ def draw(
     - the mask's tiles (empty, partial, full), with the share of scores that is computed if empty tiles are skipped;
     - the change that the program makes to a score of 0 at each place;
     - scores from -20 to 20 after the program, at a kept place;
-    - each float operand of one or two dimensions, as curves.
+    - each float operand of one or two dimensions: curves, with the drawn head's before the others, or a picture of many rows.
 
     Parameters
     ----------
@@ -142,7 +142,9 @@ def _draw_tiles(axes, states, queries, keys, side):
     axes.set_ylim(sum(queries), queries[0])
     shares = [np.mean(states == state) for state in (_EMPTY, _PARTIAL, _FULL)]
     labels = [f"{name} {share:.1%}" for name, share in zip(("empty", "partial", "full"), shares)]
-    axes.legend(handles=[Patch(facecolor=color, edgecolor="gray", label=label) for color, label in zip(_COLORS, labels)], fontsize=7, loc="lower left")
+    handles = [Patch(facecolor=color, edgecolor="gray", label=label) for color, label in zip(_COLORS, labels)]
+    # Below the tiles: within them it would hide some.
+    axes.legend(handles=handles, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, frameon=False)
     axes.set_title(f"tiles of {side} x {side}: {1 - shares[_EMPTY]:.1%} of the work is left", fontsize=9)
     _label(axes)
 
@@ -183,14 +185,24 @@ def _operand_panels(problem, arrays, head):
 
 
 def _draw_operand(axes, operand, array, head):
-    """Each row as a curve; the head's own thicker, where rows may be heads."""
+    """Each row as a curve, and the head's own before the others, where rows may be heads. More rows than can be told apart are a picture."""
     rows = array.reshape(-1, array.shape[-1])
-    for number, row in enumerate(rows[:_MOST_CURVES]):
-        axes.plot(row, linewidth=2 if number == head and len(rows) > 1 else 0.8, marker="." if row.size <= 64 else None)
-    more = f", the first {_MOST_CURVES} rows" if len(rows) > _MOST_CURVES else ""
-    axes.set_title(f"{operand.name} {list(array.shape)}{more}", fontsize=9)
-    if operand.axes:
-        axes.set_xlabel(operand.axes[-1], fontsize=8)
+    axes.set_title(f"{operand.name} {list(array.shape)}", fontsize=9)
+    names = operand.axes or tuple(f"index {dim}" for dim in range(array.ndim))
+    axes.set_xlabel(names[-1], fontsize=8)
+    axes.tick_params(labelsize=7)
+    if len(rows) > _MOST_CURVES:
+        axes.figure.colorbar(axes.imshow(rows, cmap="viridis", interpolation="nearest", aspect="auto"), ax=axes)
+        axes.set_ylabel(names[0], fontsize=8)
+        return
+    marker = "." if array.shape[-1] <= 64 else None
+    is_of_heads = 1 < len(rows) and head < len(rows) and (names[0] == "h" or not operand.axes)
+    for number, row in enumerate(rows):
+        if not is_of_heads or number != head:
+            axes.plot(row, linewidth=0.8, marker=marker, color="#b0b0b0" if is_of_heads else None)
+    if is_of_heads:
+        axes.plot(rows[head], linewidth=2, marker=marker, color=_COLORS[_FULL])
+        axes.set_title(f"{operand.name} {list(array.shape)}, row {head} before the others", fontsize=9)
 
 
 def _label(axes):

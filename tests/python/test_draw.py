@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import scoremod
+from scoremod.command import main
 from scoremod.drawing import block_mask
 from scoremod.scores import HeadScores
 
@@ -49,6 +50,36 @@ def test_scores_are_the_formula(arrays):
         np.testing.assert_allclose(scores.of_key(key, 2.5), np.where(kept, value, -np.inf), rtol=1e-5, atol=1e-5)
 
 
+def test_the_heads_row_stands_before_the_others_and_many_rows_are_a_picture(arrays):
+    bias = next(axes for axes in scoremod.draw(PROBLEM, arrays, head=1).axes if axes.get_title().startswith("bias"))
+    value = (arrays["bias"].astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_array_equal(bias.lines[-1].get_ydata(), value[1])
+    assert len(bias.lines) == H and bias.lines[-1].get_linewidth() == 2
+    wide = {
+        **PROBLEM,
+        "program": "table wide: f32 rank 2\nvalue = score + wide[q_idx, kv_idx]",
+        "operands": [{"name": "wide", "dtype": "f32", "shape": [S, S]}],
+    }
+    drawn = next(axes for axes in scoremod.draw(wide, {"wide": np.zeros((S, S), np.float32)}).axes if axes.get_title() == f"wide [{S}, {S}]")
+    assert not drawn.lines and drawn.images[0].get_array().shape == (S, S)
+
+
+def test_the_legend_hides_no_tiles(arrays):
+    figure = scoremod.draw(PROBLEM, arrays)
+    figure.canvas.draw()
+    tiles = figure.axes[0]
+    assert tiles.get_legend().get_window_extent().y1 < tiles.get_window_extent().y0
+
+
+def test_the_command_says_which_operands_are_random(tmp_path):
+    (tmp_path / "problem.json").write_text(json.dumps({**PROBLEM, "inputs": {"slopes": {"values": [1.0, 2.0, 3.0]}}}), encoding="utf-8")
+    titles = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: titles.append(figure.get_suptitle()))
+        assert main(["draw", str(tmp_path / "problem.json"), "-o", "unused.png"]) == 0
+    assert titles == ["batch 0, head 0; random numbers: ids, of_query, bias"]
+
+
 def test_tiles_are_counted():
     kept = np.tril(np.ones((5, 5), bool))
     assert block_mask(kept, 2).tolist() == [[1, 0, 0], [2, 1, 0], [2, 2, 2]]
@@ -57,7 +88,7 @@ def test_tiles_are_counted():
 def test_a_figure_has_a_panel_for_each_thing(arrays):
     figure = scoremod.draw(PROBLEM, arrays, batch=1, head=2, tile=8)
     titles = [axes.get_title() for axes in figure.axes if axes.get_visible() and axes.get_title()]
-    assert titles[0].startswith("tiles of 8 x 8: ") and {"slopes [3]", "bias [3, 40]"} <= set(titles)
+    assert titles[0].startswith("tiles of 8 x 8: ") and {"slopes [3]", "bias [3, 40], row 2 before the others"} <= set(titles)
     rows = np.arange(S)
     kept = (rows[:, None] >= rows) & (arrays["ids"][1][:, None] == arrays["ids"][1])
     share = np.mean(block_mask(kept, 8) > 0)
