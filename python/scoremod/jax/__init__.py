@@ -8,6 +8,7 @@ from scoremod.jax.ffi import BACKWARD, CUSTOM_CALLS, FORWARD, register
 from scoremod.jax.fused_attention import fused_attention
 from scoremod.jax.fused_attn import fused_attn
 from scoremod.jax.kept_results import CHECKPOINT_NAMES
+from scoremod.jax.merged import merge
 from scoremod.jax.named_masks import SequenceDescriptor
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "flex_attention",
     "fused_attention",
     "fused_attn",
+    "merge",
     "register",
     "support",
     "zoo",

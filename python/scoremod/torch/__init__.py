@@ -17,6 +17,7 @@ from scoremod.explanation import Explanation, Operand
 from scoremod.torch.api import flex_attention
 from scoremod.torch.context_parallel import context_parallel_attention
 from scoremod.torch.explain import draw, explain, support
+from scoremod.torch.merged import merge
 from scoremod.torch.stripes import stripe, unstripe
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "draw",
     "explain",
     "flex_attention",
+    "merge",
     "noop_mask",
     "or_masks",
     "stripe",
