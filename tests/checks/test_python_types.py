@@ -1,4 +1,4 @@
-"""The public functions of the NumPy and JAX bindings have types, which basedpyright finds right in the NumPy binding (pyproject.toml)."""
+"""The public functions of the NumPy and JAX bindings have types, which basedpyright finds right (pyproject.toml)."""
 
 import importlib
 import inspect

@@ -184,12 +184,12 @@ def flex_attention(
     keys = functools.partial(call_keys, dropout_key)
     options = CallOptions(bool(deterministic), rate, bool(return_max_logit), dtype_o, bool(return_amax_o), *counts(factors))
     chosen = (scale, layout, options, keys, selection_of(backend, backends, new_sizes))
-    results = None
+    results: tuple[Any, ...] | None = None
     if (placed is not None or sink is not None) and not factors:
         results = _in_own_fields(query, key, value, score_mod, mask_mod, *chosen, placed, lengths, sink, bool(return_lse), fallback)
     if results is None:
         results = _in_arrays(query, key, value, score_mod, mask_mod, *chosen, placed, lengths, sink, bool(return_lse), fallback, factors)
-    return results if len(results) > 1 else results[0]
+    return results if len(results) > 1 else results[0]  # pyright: ignore[reportGeneralTypeIssues]
 
 
 def arguments_of(function):
@@ -201,8 +201,11 @@ def placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, leng
     """The Sequences or Pages of the arguments; None for dense tensors. Lengths are checked, too."""
     placed = _placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length)
     if lengths is not None:
-        sizes = sizes_of(layout, query, key, value, may_be_empty=True) if placed is None else None
-        batch, most = (placed.batch, placed.most()) if sizes is None else (sizes.batch, (sizes.seq_q, sizes.seq_kv))
+        if placed is None:
+            sizes = sizes_of(layout, query, key, value, may_be_empty=True)
+            batch, most = sizes.batch, (sizes.seq_q, sizes.seq_kv)
+        else:
+            batch, most = placed.batch, placed.most()
         checked_lengths(lengths, batch, most)
     return placed
 
@@ -302,7 +305,7 @@ def _in_arrays(query, key, value, score_mod, mask_mod, scale, layout, options, k
     if sink is not None:
         o, lse = with_sink(o, lse, checked_sink(sink, sizes.heads_q), layout)
     if sequences is not None:
-        o, lse, largest = o[0], *(each if each is None else each[0].T for each in (lse, largest))
+        o, lse, largest = o[0], *(each if each is None else each[0].T for each in (lse, largest))  # pyright: ignore[reportIndexIssue]
     return (o, *[lse] * return_lse, *[largest] * options.max_logit, *[amax_o] * options.amax_o)
 
 

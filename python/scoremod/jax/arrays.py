@@ -1,6 +1,7 @@
 """Arrays and numbers that callers give beside the functions, as JAX arrays of 32 bits or less; refused by name where that would cut them."""
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 

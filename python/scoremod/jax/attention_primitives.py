@@ -14,6 +14,7 @@ remaining call on one device.
 import functools
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax._src import dispatch

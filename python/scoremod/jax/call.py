@@ -167,7 +167,7 @@ def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
     if call.dropout_places:
         named["dropout_keys"] = OperandTensor("i32", tuple(bound["dropout_keys"][1].shape))
     return problem_json(
-        Sizes(*map(known, call.sizes(q, k, v))),
+        Sizes(*map(known, call.sizes(q, k, v))),  # pyright: ignore[reportArgumentType]
         call.program,
         described,
         dtype=_DTYPE_NAMES[np.dtype(q.dtype)],

@@ -1,6 +1,7 @@
 """Integers that a user's function reads and JAX would cut to 32 bits."""
 
 import jax
+import jax.core
 import numpy as np
 from jax.extend import core
 

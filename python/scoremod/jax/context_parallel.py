@@ -143,7 +143,7 @@ def context_parallel_attention(
             if part.ring is not None:
                 return ring_attention(part.ring, query, key, value, tuple(operands), sink, with_lse=bool(return_lse))
             results = attend(part.call, query, key, value, tuple(operands), with_lse=with_lse)
-            return _with_sink(*(results if with_lse else (results, None)), sink, layout, return_lse)
+            return _with_sink(*(results if with_lse else (results, None)), sink, layout, return_lse)  # pyright: ignore[reportCallIssue]
     else:
         _check_captured(score_mod, mask_mod, (query, key, value), deal, scale, layout, sizes, axis_name)
     dtype_of(query, key, value, on_xla=True)
@@ -333,5 +333,5 @@ def _traced(score_mod, mask_mod, arrays, deal, strategy, scale, layout, sizes, r
     if alone or strategy == ALL_GATHER:
         return _Traced(call, sources, None, deal)
     places = (next((i for i, source in enumerate(sources) if source == _Shard(of)), None) for of in ("queries", "distance"))
-    shards = Shards(*places, deal.shards, (deal.queries, deal.keys))
+    shards = Shards(*places, deal.shards, (deal.queries, deal.keys))  # pyright: ignore[reportCallIssue]
     return _Traced(call, sources, Ring.of(call, axis_name, shards, (deal.places(deal.queries), deal.places(deal.keys))), deal)

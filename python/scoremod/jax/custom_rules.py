@@ -8,6 +8,7 @@ import functools
 import itertools
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
@@ -65,7 +66,7 @@ class _Call:
 
     def rules_derivatives(self):
         """The jaxpr of _derivatives_of() by the rule."""
-        step = Equation(self.equation, (), closed(called_jaxpr(self.equation)).jaxpr.debug_info)
+        step = Equation(self.equation, (), closed(called_jaxpr(self.equation)).jaxpr.debug_info)  # pyright: ignore[reportOptionalMemberAccess]
         return _derivatives_of(lambda *chosen: step.run(self.arguments(chosen)).values(), self.variables)
 
     def bodys_derivatives(self):

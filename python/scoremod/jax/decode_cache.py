@@ -5,6 +5,7 @@ has, and the output of this call and of all later ones is NaN.
 """
 
 import jax
+import jax.core
 import jax.numpy as jnp
 from jax import lax
 

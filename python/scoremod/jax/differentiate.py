@@ -32,15 +32,15 @@ def attend(call, q, k, v, operands, *, with_lse):
     results = compute(call, q, k, v, tuple(operands))
     if not (call.max_logit or call.amax_o):
         return results
-    o, lse, *largest = results
+    o, lse, *largest = results  # pyright: ignore[reportGeneralTypeIssues]
     return (o, *[lse] * bool(with_lse), *map(jax.lax.stop_gradient, largest))
 
 
 def _attend_paged(call, q, k, v, operands, *, with_lse):
     results = paged_attention(call, bool(with_lse), q, k, v, tuple(operands))
     if not call.max_logit:
-        return results if with_lse else results[0]
-    *results, largest = results
+        return results if with_lse else results[0]  # pyright: ignore[reportIndexIssue]
+    *results, largest = results  # pyright: ignore[reportGeneralTypeIssues]
     return (*results, jax.lax.stop_gradient(largest))
 
 
@@ -131,7 +131,7 @@ def _backward_rule_with_lse(call, kept, upstream):
 
 def instantiated(cotangent):
     """The array of a cotangent that may be known to be zero."""
-    return jnp.zeros(cotangent.shape, cotangent.dtype) if isinstance(cotangent, SymbolicZero) else cotangent
+    return jnp.zeros(cotangent.shape, cotangent.dtype) if isinstance(cotangent, SymbolicZero) else cotangent  # pyright: ignore[reportArgumentType]
 
 
 def _gradients(call, kept, d_o, d_lse):

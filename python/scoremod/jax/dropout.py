@@ -21,7 +21,7 @@ _WORD0, _WORD1, _BATCH, _HEAD = range(4)
 
 def checked_rate(rate):
     """The rate as float32 has it."""
-    if isinstance(rate, bool) or not isinstance(rate, numbers.Real) or not 0 <= rate < 1:
+    if isinstance(rate, bool) or not isinstance(rate, numbers.Real) or not 0 <= rate < 1:  # pyright: ignore[reportOperatorIssue]
         raise InvalidArgumentError(f"dropout_rate: expected a number of at least 0 and below 1, found {rate!r}")
     return float(np.float32(rate))
 

@@ -76,7 +76,7 @@ def explain(
         road = ARRAYS if traced is None else FIELDS
     if traced is None:
         score_mod, mask_mod, layout = functions_without_fields(score_mod, mask_mod, query, layout, placed, lengths)
-        query, key, value = jax.eval_shape(lambda *x: tensors_without_fields(*x, None if placed is None else placed.of(*x[1:])), query, key, value)
+        query, key, value = jax.eval_shape(lambda *x: tensors_without_fields(*x, None if placed is None else placed.of(*x[1:])), query, key, value)  # pyright: ignore[reportCallIssue]
         sizes_of(layout, query, key, value)
         dtype_of(query, key, value, float8=True)
         traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, CallOptions(), chosen_among)

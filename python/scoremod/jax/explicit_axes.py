@@ -35,7 +35,7 @@ def attend_on_shards(call, q, k, v, operands, *, with_lse):
         on_shard,
         mesh=mesh,
         in_specs=tuple(each.spec for each in ins),
-        out_specs=specs if len(specs) > 1 else specs[0],
+        out_specs=specs if len(specs) > 1 else specs[0],  # pyright: ignore[reportGeneralTypeIssues]
         axis_names=set(mesh.explicit_axes),
     )
     return run(*map(jax.sharding.reshard, [q, k, v, *operands], ins))

@@ -65,7 +65,7 @@ def use_device(ordinal):
 
 def _register_handlers(handlers, platform, ending, kind, stages):
     state = {part: _address(getattr(handlers, f"scoremod_jax_state{kind}_{part}_{ending}")) for part in ("type_id", "type_info")}
-    jax.ffi.register_ffi_type(f"scoremod_attention_state{kind}", state, platform=platform)
+    jax.ffi.register_ffi_type(f"scoremod_attention_state{kind}", state, platform=platform)  # pyright: ignore[reportArgumentType]
     for target, direction in ((FORWARD, "forward"), (BACKWARD, "backward")):
         symbols = {stage: f"scoremod_jax_{name.format(direction=direction)}_{ending}" for stage, name in stages.items()}
         capsules = {stage: jax.ffi.pycapsule(getattr(handlers, symbol)) for stage, symbol in symbols.items()}

@@ -56,7 +56,7 @@ def checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return
     factors |= {name: default if value is None else value for (name, value), default in of_gradients}
     if out not in FLOAT8:
         factors.pop("scale_o")
-    return [_factor(name, value) for name, value in factors.items()], _OUTPUTS[out]
+    return [_factor(name, value) for name, value in factors.items()], _OUTPUTS[out]  # pyright: ignore[reportArgumentType]
 
 
 def counts(factors):
@@ -67,7 +67,7 @@ def counts(factors):
 
 def _factor(name, value):
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        if not 0 < value <= np.finfo(np.float32).max:
+        if not 0 < value <= np.finfo(np.float32).max:  # pyright: ignore[reportOperatorIssue]
             raise InvalidArgumentError(f"{name}: expected a positive finite number, found {value!r}")
         return jnp.float32(value)
     is_array = isinstance(value, (jax.Array, np.ndarray, np.generic)) and jnp.issubdtype(value.dtype, jnp.floating)

@@ -118,7 +118,7 @@ def fused_attn(
         fields,
         *qkv,
         *[None] * (3 - len(qkv)),
-        sink_of=lambda heads: softmax_offset.reshape(heads),
+        sink_of=lambda heads: softmax_offset.reshape(heads),  # pyright: ignore[reportOptionalMemberAccess]
         dropout_key=seed if dropout_probability and is_training else None,
         bias=bias,
         sequence_descriptor=sequence_descriptor,

@@ -4,6 +4,7 @@ import functools
 import threading
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core

@@ -1,6 +1,7 @@
 """Jaxprs with the arrays that they capture and without: JAX 0.10 has a class for each, JAX 0.11 one for both."""
 
 import jax
+import jax.core
 import numpy as np
 from jax.extend import core
 

@@ -1,6 +1,7 @@
 """Attention inside jax.shard_map: along which axes of the mesh an array differs from shard to shard, as JAX tracks it (check_vma)."""
 
 import jax
+import jax.core
 from jax import lax
 from jax.sharding import PartitionSpec
 

@@ -37,7 +37,7 @@ def module_attention(
     score_mod = fields.score_mod if score_mod is None else score_mod
     callbacks = [fields.score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors]
     if fields.trust_bprop or any(each is not None for each in callbacks):
-        score_mod = graph_modifier(sizes, score_mod, *callbacks, fields.trust_bprop)
+        score_mod = graph_modifier(sizes, score_mod, *callbacks, fields.trust_bprop)  # pyright: ignore[reportCallIssue]
     score_mod = biased(score_mod, bias, fields.bias_type, scale)
     mask_type = fields.attn_mask_type if first_query is None else "causal"
     named, lengths = named_mask(mask_type, fields.window_size, sequence_descriptor, sizes.seq_q, sizes.seq_kv)
@@ -49,8 +49,8 @@ def module_attention(
     dropout = {} if dropout_key is None else {"dropout_rate": fields.attention_dropout, "dropout_key": dropout_key}
     return flex_attention(
         query,
-        key,
-        value,
+        key,  # pyright: ignore[reportArgumentType]
+        value,  # pyright: ignore[reportArgumentType]
         score_mod,
         all_of(*masks) if len(masks) == 2 else masks[0] if masks else None,
         scale=fields.scale,

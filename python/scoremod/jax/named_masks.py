@@ -38,8 +38,8 @@ class SequenceDescriptor(NamedTuple):
         return cls(segment_ids=_pair(segment_ids), segment_positions=None if segment_positions is None else _pair(segment_positions))
 
 
-def _pair(arrays):
-    return tuple(arrays) if isinstance(arrays, (tuple, list)) else (arrays, arrays)
+def _pair(arrays: ArrayLike | tuple[ArrayLike, ArrayLike]) -> tuple[ArrayLike, ArrayLike]:
+    return tuple(arrays) if isinstance(arrays, (tuple, list)) else (arrays, arrays)  # pyright: ignore[reportReturnType]
 
 
 class _MaskType(NamedTuple):

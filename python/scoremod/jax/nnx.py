@@ -3,6 +3,8 @@
 A function given at the call takes the place of the module's; it may capture parameters of the module that calls.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 from flax import nnx
 
@@ -18,6 +20,12 @@ _FIELDS = {name: field.default for name, field in linen.DotProductAttention.__da
 class DotProductAttention(nnx.Module):
     """scoremod.jax.linen.DotProductAttention for NNX. With softmax_type="learnable" it has a parameter softmax_offset, for which it is given
     num_heads."""
+
+    attention_dropout: float
+    dropout_rng_name: str
+    num_heads: int | None
+    param_dtype: Any
+    softmax_type: str
 
     def __init__(self, *, rngs=None, **fields):
         """fields: those of the linen module. rngs: nnx.Rngs, of which nothing is needed here; other modules are made with them."""

@@ -62,6 +62,6 @@ def with_some_sizes(problem):
     """A problem's JSON with numbers for its open sizes."""
     problem = json.loads(problem)
     filled = {name: _SOME_SIZE if value is None else value for name, value in problem.items()}
-    for operand in filled["operands"]:
+    for operand in filled["operands"]:  # pyright: ignore[reportGeneralTypeIssues]
         operand["shape"] = [_SOME_SIZE if size is None else size for size in operand["shape"]]
     return json.dumps(filled)

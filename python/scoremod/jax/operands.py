@@ -5,7 +5,7 @@ Indexed by anything else (bias[h, q_idx - kv_idx + n]) it becomes a table, read 
 jnp clamps them.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -42,7 +42,7 @@ class ArrayView(NamedTuple):
     indices[d] is the node that indexes dimension d of `base`, or None. dims[i] is the dimension of base that the view's dimension i runs
     along, or None for one of size 1. guards are (condition, fill) nodes: the value is fill where the condition is false."""
 
-    base: object
+    base: Any
     indices: tuple
     dims: tuple
     guards: tuple = ()
@@ -51,7 +51,7 @@ class ArrayView(NamedTuple):
 class Read(NamedTuple):
     """One operand made of a captured array: base, with some dimensions fixed, the others cut to `sizes` (if given) and reordered."""
 
-    base: object
+    base: Any
     fixed: tuple
     order: tuple
     sizes: tuple | None
@@ -75,7 +75,7 @@ class Read(NamedTuple):
 class Computed(NamedTuple):
     """One operand that XLA computes from a score-free value, for every index that it depends on."""
 
-    value: object
+    value: Any
     sizes: tuple
 
     def array(self):

@@ -186,7 +186,7 @@ def _backward(ring, kept, d_o, d_lse):
     following = ring.passed_on(*here) if count > 2 else None
     traveling, sums = part_of(1, lse, *here)
     if count > 2:  # what a loop carries has one dtype
-        state = _widened(sums), *following, *_widened(traveling)
+        state = _widened(sums), *following, *_widened(traveling)  # pyright: ignore[reportOptionalIterable]
         sums, *here, d_k, d_v = ring.between(2, step, state)
         arrived = ring.passed_on(d_k, d_v)
         of_keys, others = part_of(count - 1, lse, *here)

@@ -1,8 +1,9 @@
 """Which backends may run a call, where, and the attention that the planner makes of it: what is said here is passed on, nothing is chosen."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
+import jax.core
 
 from scoremod.arguments import backend_names, check_new_sizes
 from scoremod.attention import Attention, support
@@ -12,7 +13,7 @@ from scoremod.jax.open_sizes import with_some_sizes
 XLA = "xla"
 
 # JAX's name of a platform -> where its arrays lie, as scoremod calls it.
-_MEMORIES = {"cpu": "host", "cuda": "cuda", "gpu": "cuda"}
+_MEMORIES: dict[str, Literal["host", "cuda"]] = {"cpu": "host", "cuda": "cuda", "gpu": "cuda"}
 _WAY_OUT = 'backend="xla" runs it as XLA operations, and fallback="xla" does so wherever it is needed'
 
 
@@ -49,11 +50,11 @@ def platform_of(*arrays):
     for array in arrays:
         if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer) and array.committed:
             return next(iter(array.devices())).platform
-    device = jax.config.jax_default_device
+    device = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
     return jax.default_backend() if device is None else getattr(device, "platform", device)
 
 
-def memory_of(platform):
+def memory_of(platform) -> Literal["host", "cuda"]:
     """The memory that a platform's arrays are in: "host" or "cuda". Raises UnsupportedError."""
     if platform not in _MEMORIES:
         raise UnsupportedError(f'expected one of the platforms {", ".join(_MEMORIES)}, found {platform!r}; backend="xla" runs everywhere')

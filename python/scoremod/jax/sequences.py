@@ -5,6 +5,7 @@ import copy
 import functools
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 

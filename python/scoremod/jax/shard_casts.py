@@ -3,6 +3,7 @@
 On one shard a cast does nothing, and JAX runs none outside of jax.shard_map."""
 
 import jax
+import jax.core
 from jax.extend import core
 
 from scoremod.jax.jaxprs import closed
@@ -57,7 +58,7 @@ class _OneShard:
                 equations.append(self.equation(equation))
         ends = (list(map(self._variable, variables)) for variables in (inside.constvars, inside.invars, inside.outvars))
         names = inside.debug_info._replace(arg_names=None, result_paths=None)
-        copied = core.Jaxpr(*ends, equations, inside.effects, names)
+        copied = core.Jaxpr(*ends, equations, inside.effects, names)  # pyright: ignore[reportCallIssue]
         return core.ClosedJaxpr(copied, jaxpr.consts) if hasattr(jaxpr, "consts") else copied
 
     def equation(self, equation):

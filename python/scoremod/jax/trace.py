@@ -5,6 +5,7 @@ import functools
 import warnings
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
@@ -85,7 +86,7 @@ def jaxpr_of(name, function, like=None, dtype=np.float32):
 @contextlib.contextmanager
 def _without_64_bits():
     """JAX's 64-bit types switched off, and what it says of leaving them out."""
-    if not jax.config.jax_enable_x64:
+    if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
         yield
         return
     with jax.enable_x64(False), warnings.catch_warnings():

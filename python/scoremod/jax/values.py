@@ -1,8 +1,10 @@
 """The variables of a traced function: how XLA computes each, the indices that it depends on, and its node in the score program."""
 
 import itertools
+from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
@@ -31,7 +33,9 @@ class Value:
         self.dtype = aval.dtype if isinstance(aval.dtype, np.dtype) else None
         self.deps = deps
         self.is_literal = literal
-        self.node = self.view = self.vector = None
+        self.node: int | None = None
+        self.view: Any = None
+        self.vector: Any = None
         self._constant, self._axis, self._equation, self._output = constant, axis, equation, output
 
     @property

@@ -67,7 +67,7 @@ def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout, dropout=(0.0, 
         jaxprs, arrays = _traced(named, wide, like=q)
     score, mask = (jaxprs.get(name) for name in ("score_mod", "mask_mod"))
     score_count = 0 if score is None else len(score.consts)
-    functions = _Functions(*(None if jaxpr is None else without_arrays(jaxpr) for jaxpr in (score, mask)), score_count, dropout[0], len(dropout[1]))
+    functions = _Functions(*(None if jaxpr is None else without_arrays(jaxpr) for jaxpr in (score, mask)), score_count, dropout[0], len(dropout[1]))  # pyright: ignore[reportCallIssue]
     arrays = [*arrays, *vary_alike([*dropout[1], q])[:-1]]
     # Inside jax.shard_map without jax.jit, JAX takes no rule that asks which tangents there are.
     compute = _attention_jitted if jax.sharding.get_abstract_mesh().manual_axes else _attention
