@@ -1,12 +1,16 @@
 """flex_attention: fused attention with a score function in plain PyTorch."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
-from torch.nn.attention.flex_attention import AuxOutput
+from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask
 
 from scoremod.attention import Offsets
 from scoremod.decode_masks import warn_of_decode_masks
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.places import FACTORS
+from scoremod.signatures import Backends, NewSizes
 from scoremod.torch.attention_ops import attention, refuse_tangents
 from scoremod.torch.block_masks import mask_of
 from scoremod.torch.call import FLOAT8, PAGED, TENSOR_DTYPES, check_dtypes, check_places
@@ -28,44 +32,45 @@ from scoremod.torch.parts import taken_part
 from scoremod.torch.query_starts import started
 from scoremod.torch.repeated_calls import remember, repeated
 from scoremod.torch.sequences import placed_of
+from scoremod.torch.signatures import MaskMod, ScoreMod
 from scoremod.torch.strides import all_taken, of_each_batch
 from scoremod.torch.trace import trace_graph
 
 
 def flex_attention(
-    query,
-    key,
-    value,
-    score_mod=None,
-    block_mask=None,
-    scale=None,
-    enable_gqa=False,
-    return_lse=False,
-    kernel_options=None,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: ScoreMod | None = None,
+    block_mask: BlockMask | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    kernel_options: Mapping[str, Any] | None = None,
     *,
-    return_aux=None,
-    return_amax_o=False,
-    mask_mod=None,
-    lengths=None,
-    q_offsets=None,
-    kv_offsets=None,
-    page_table=None,
-    max_length=None,
-    sink=None,
-    backends=None,
-    deterministic=None,
-    new_sizes=None,
-    q_start=None,
-    offsets=NO_OFFSETS,
-    dropout_p=0,  # torch.compile(dynamic=True) leaves a float open, at the cost of one more graph
-    descale_q=None,
-    descale_k=None,
-    descale_v=None,
-    scale_o=None,
-    out_dtype=None,
-    out=None,
-    **others,
-):
+    return_aux: AuxRequest | None = None,
+    return_amax_o: bool = False,
+    mask_mod: MaskMod | None = None,
+    lengths: torch.Tensor | tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
+    q_offsets: torch.Tensor | None = None,
+    kv_offsets: torch.Tensor | None = None,
+    page_table: torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None = None,
+    max_length: int | tuple[int, int] | None = None,
+    sink: torch.Tensor | None = None,
+    backends: Backends = None,
+    deterministic: bool | None = None,
+    new_sizes: NewSizes = None,
+    q_start: int | torch.Tensor | None = None,
+    offsets: Offsets = NO_OFFSETS,
+    dropout_p: float = 0,  # torch.compile(dynamic=True) leaves a float open, at the cost of one more graph
+    descale_q: float | torch.Tensor | None = None,
+    descale_k: float | torch.Tensor | None = None,
+    descale_v: float | torch.Tensor | None = None,
+    scale_o: float | torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,
+    **others: Any,
+) -> Any:
     """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call; torch.nn.attention.flex_attention's signature.
 
     query, key, value: float32, float16 or bfloat16 tensors [batch, heads, sequence, dim], on the CPU or CUDA. key and value may have fewer heads,
@@ -116,6 +121,7 @@ def flex_attention(
     The functions may close over tensors: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and to
     every captured float tensor. docs/guide/functions.md says what the functions can be made of.
 
+    Returns the output, [batch, heads, sequence, dim of value]; a tuple of it and what return_lse, return_aux and return_amax_o ask for, in this order.
     Raises InvalidArgumentError (a ValueError) for what doesn't fit, and UnsupportedError for what can't be expressed or run.
     """
     request = None

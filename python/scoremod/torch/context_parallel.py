@@ -8,18 +8,21 @@ The program sees global indices. The backward computes each part from the whole 
 
 import contextlib
 import itertools
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.signatures import Backends, NewSizes
 from scoremod.torch.agreement import agree
 from scoremod.torch.api import in_autocast_dtype, learned_by_call, part_of_call
 from scoremod.torch.attention_ops import compile_backward, compile_forward, with_lse_columns
 from scoremod.torch.call import check_places, with_given_deltas
 from scoremod.torch.lengths_and_sinks import bounded, checked_sink
 from scoremod.torch.saved_tensors import as_saved, save
+from scoremod.torch.signatures import MaskMod, ScoreMod
 from scoremod.torch.stripes import Step, Stripes
 
 WAYS = ("ring", "all_gather")
@@ -27,24 +30,24 @@ _SAVED = ("sink", "output's rest", "query", "key", "value", "output", "log-sum-e
 
 
 def context_parallel_attention(
-    query,
-    key,
-    value,
-    score_mod=None,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: ScoreMod | None = None,
     *,
-    group,
-    mask_mod=None,
-    way="ring",
-    striped=False,
-    scale=None,
-    enable_gqa=False,
-    return_lse=False,
-    lengths=None,
-    sink=None,
-    backends=None,
-    deterministic=None,
-    new_sizes=None,
-):
+    group: Any,
+    mask_mod: MaskMod | None = None,
+    way: Literal["ring", "all_gather"] = "ring",
+    striped: bool | int = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    lengths: torch.Tensor | tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
+    sink: torch.Tensor | None = None,
+    backends: Backends = None,
+    deterministic: bool | None = None,
+    new_sizes: NewSizes = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """flex_attention of which this process has one shard: [batch, heads, sequence / processes, dim], on each process of `group` alike.
 
     group: a process group of torch.distributed, or a DeviceMesh of one dimension. Shards lie along the sequence in the order of its ranks.

@@ -1,36 +1,47 @@
 """How a call is compiled, and which backends can run it, without running it."""
 
+from __future__ import annotations
+
 import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.attention.flex_attention import BlockMask
 
 import scoremod
 from scoremod.explanation import Explanation, Operand
 from scoremod.mask_map import decided
 from scoremod.program import operand_name
+from scoremod.signatures import Backends
 from scoremod.torch.api import call_of_arguments, checked
 from scoremod.torch.call import MEMORY, PAGED
 from scoremod.torch.execution import problem_of
 from scoremod.torch.function_keys import key_of
 from scoremod.torch.kept_traces import kept_trace
+from scoremod.torch.signatures import MaskMod, ScoreMod
 from scoremod.torch.strides import empty_output, taken, taken_operand
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def explain(
-    query,
-    key,
-    value,
-    score_mod=None,
-    block_mask=None,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: ScoreMod | None = None,
+    block_mask: BlockMask | None = None,
     *,
-    mask_mod=None,
-    enable_gqa=True,
-    lengths=None,
-    q_offsets=None,
-    kv_offsets=None,
-    page_table=None,
-    max_length=None,
-    sink=None,
-    backends=None,
-):
+    mask_mod: MaskMod | None = None,
+    enable_gqa: bool = True,
+    lengths: torch.Tensor | tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
+    q_offsets: torch.Tensor | None = None,
+    kv_offsets: torch.Tensor | None = None,
+    page_table: torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None = None,
+    max_length: int | tuple[int, int] | None = None,
+    sink: torch.Tensor | None = None,
+    backends: Backends = None,
+) -> Explanation:
     """The Explanation of flex_attention's arguments, with backward; of pages the forward, where they are read in place.
 
     It has the program, each operand with its origin and size, the mask's class, the derivative, and each backend's answer. str() of it is a page
@@ -48,7 +59,17 @@ def explain(
     return Explanation(program.text(), operands, json.loads(problem), compiled, why_not_kept=traced.why_not_kept, decide=decide)
 
 
-def draw(query, key, value, score_mod=None, block_mask=None, *, mask_mod=None, enable_gqa=True, **options):
+def draw(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: ScoreMod | None = None,
+    block_mask: BlockMask | None = None,
+    *,
+    mask_mod: MaskMod | None = None,
+    enable_gqa: bool = True,
+    **options: Any,
+) -> Figure:
     """scoremod.draw()'s figure of flex_attention's arguments; options are that one's: batch, head, tile, queries, keys."""
     problem, _, _, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa)
     return scoremod.draw(problem, _arrays(tensors), **options)
@@ -80,6 +101,6 @@ def _operand(number, source, decl, tensor):
     return Operand(operand_name(number), source.describe(), decl.axes, tuple(tensor.shape), dtype, size)
 
 
-def support(*arguments, **options):
+def support(*arguments: Any, **options: Any) -> dict[str, tuple[str, ...]]:
     """backend -> reasons why it can't run flex_attention with explain()'s arguments, forward and backward; () where it can."""
     return explain(*arguments, **options).answers()

@@ -5,7 +5,7 @@ import torch
 from scoremod.errors import InvalidArgumentError
 
 
-def merge(output, lse, other_output, other_lse):
+def merge(output: torch.Tensor, lse: torch.Tensor, other_output: torch.Tensor, other_lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The attention over both sets of keys, from that over each of them with the same queries.
 
     output, other_output: [..., dim]; lse, other_lse: [...], the natural log of each row's sum of exp of scores, as flex_attention(return_lse=True)

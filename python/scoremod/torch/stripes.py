@@ -16,12 +16,12 @@ from scoremod.shard_distance import Shards, at_distance
 from scoremod.torch.kept_traces import KeptTrace, rebased, tensor_of
 
 
-def stripe(tensor, shards, dim, tokens=1):
+def stripe(tensor: torch.Tensor, shards: int, dim: int, tokens: int = 1) -> torch.Tensor:
     """The order in which a sequence is sharded in blocks so that `shards` shards have stripes of so many tokens in turn."""
     return _reordered(tensor, dim, (-1, shards, tokens))
 
 
-def unstripe(tensor, shards, dim, tokens=1):
+def unstripe(tensor: torch.Tensor, shards: int, dim: int, tokens: int = 1) -> torch.Tensor:
     """Undoes stripe()."""
     return _reordered(tensor, dim, (shards, -1, tokens))
 
