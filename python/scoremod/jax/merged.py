@@ -26,7 +26,7 @@ def merge(output: ArrayLike, lse: ArrayLike, other_output: ArrayLike, other_lse:
     -------
     (array, array)
         Output and LSE, of the first output's and LSE's dtypes. Both have gradients. Sets may be merged in any order, and the result with more. The
-        weights are those of FlashAttention's split keys (Dao et al. 2022, section 3.1).
+        weights are those of FlashAttention's blocks of keys (Dao et al. 2022, section 3.1).
 
     Raises
     ------

@@ -12,7 +12,7 @@ def merge(output: torch.Tensor, lse: torch.Tensor, other_output: torch.Tensor, o
     gives them. A row without a key in one set has LSE -inf there, and a sink belongs to one of the calls alone.
 
     Returns (output, lse), of the first output's and LSE's dtypes. Both have gradients. The sets may be merged in any order, and the result with more.
-    Raises InvalidArgumentError for shapes that don't fit. The weights are those of FlashAttention's split keys (Dao et al. 2022, section 3.1).
+    Raises InvalidArgumentError for shapes that don't fit. The weights are those of FlashAttention's blocks of keys (Dao et al. 2022, section 3.1).
     """
     _check(output, lse, other_output, other_lse)
     dtype = torch.promote_types(lse.dtype, torch.float32)
