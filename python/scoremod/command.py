@@ -10,24 +10,25 @@ import numpy as np
 from scoremod import compiled_command, diagnosis
 from scoremod.attention import Attention
 from scoremod.drawing import draw
-from scoremod.errors import Error, InvalidArgumentError
+from scoremod.errors import BugError, EnvironmentError, Error, InvalidArgumentError
 from scoremod.library import load
 from scoremod.pages import SITE, address, text, topics
 from scoremod.scores import float_array
 
+_EXIT_CODES = {InvalidArgumentError: 2, EnvironmentError: 4, BugError: 5}  # as of the compiled command
 _NUMPY = {"f32": np.float32, "f16": np.float32, "bf16": np.float32, "i32": np.int32, "bool": np.bool_}
 
 
 def main(arguments=None):
-    """The exit code is that of the scoremod command: 0, or 2 for a mistake and 3 for what can't be done."""
+    """The exit code is that of the compiled command: 0, 2 for a mistake, 3 for what can't be done, 4 for the machine and 5 for a bug."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and arguments[0] in compiled_command.COMMANDS:
         return compiled_command.run(arguments)
-    parser = argparse.ArgumentParser(
-        prog="scoremod",
-        description=f"Says what runs here, draws problems, and prints pages. Other commands ({', '.join(compiled_command.COMMANDS)}) have a --help of their own.",
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser = argparse.ArgumentParser(prog="scoremod", description="Fused attention with programmable scores.")
+    parser.add_argument("--version", action="store_true", help="print the library's version")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, does in compiled_command.COMMANDS.items():
+        commands.add_parser(name, help=does)
     drawing = commands.add_parser("draw", help="the tiles of a mask, and what becomes of scores")
     drawing.add_argument("problem", help=f"a problem file ({address('reference/problem')}), or - for the standard input")
     drawing.add_argument("-o", "--output", required=True, help="the picture: .png, .svg or .pdf")
@@ -36,13 +37,17 @@ def main(arguments=None):
     drawing.add_argument("--tile", type=int, help="the side of the mask's tiles")
     for name in ("queries", "keys"):
         drawing.add_argument(f"--{name}", type=_range, metavar="FIRST,COUNT", help=f"the {name} that are drawn; all without it")
-    parser.add_argument("--version", action="version", version=load().scoremod_version().decode())
     reading = commands.add_parser("docs", help="prints a page of the documentation; without a topic their list", description=f"The site has them, too: {SITE}")
     reading.add_argument("topic", nargs="?", help="a page's name, such as torch or reference/problem")
     looking = commands.add_parser("doctor", help="what scoremod finds on this machine, and what would run a causal call")
     looking.add_argument("--static", action="store_true", help="build and try nothing on the device")
     options = parser.parse_args(arguments)
+    if options.command is None and not options.version:
+        parser.error("expected a command, found none")
     try:
+        if options.version:
+            print(load().scoremod_version().decode())
+            return 0
         if options.command == "doctor":
             print(diagnosis.report("static" if options.static else "verified"))
             return 0
@@ -60,7 +65,7 @@ def main(arguments=None):
         picture.savefig(options.output, dpi=150)
     except Error as error:
         print(f"scoremod: {error}", file=sys.stderr)
-        return 2 if isinstance(error, InvalidArgumentError) else 3
+        return next((code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), 3)
     except (OSError, ValueError) as error:  # a file, or what it holds
         print(f"scoremod: {error}", file=sys.stderr)
         return 2

@@ -7,8 +7,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# The compiled command has the same: tests/python/test_command.py.
-COMMANDS = ("explain", "run", "check", "bench", "zoo", "compile", "device", "cache")
+# Command -> what it does. The compiled command has the same: tests/python/test_command.py.
+COMMANDS = {
+    "explain": "what scoremod makes of a problem, and why, without running it",
+    "run": "runs a problem, and prints the time that it takes",
+    "check": "compares a backend's outputs and gradients with the float64 oracle's",
+    "bench": "measures how fast problems run",
+    "zoo": "ready-made modifiers, or one with its program",
+    "compile": "builds plans ahead of time for a device, on any machine",
+    "device": "the current CUDA device's properties, for compile --device",
+    "cache": "the files in which plans are kept",
+}
 _NOT_HERE = 4  # the exit code for what a machine lacks
 
 

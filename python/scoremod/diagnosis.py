@@ -7,8 +7,9 @@ import platform
 from typing import Any
 
 from scoremod import cache, library
-from scoremod.attention import support
+from scoremod.attention import Attention, support
 from scoremod.errors import Error
+from scoremod.pages import address, text
 
 # The call that most people begin with.
 CAUSAL = "value = score\nkeep = kv_idx <= q_idx"
@@ -33,14 +34,27 @@ def report(level: str = "verified") -> str:
         Lines of a name and what was found; for each memory the backend that would run a causal call, and why each other one would not.
     """
     lines = [f"{name}: {found}" for name, found in (*_installed(), *_gpu(), *_settings())]
+    if _loaded()[0] is None:
+        return "\n".join(lines)
     for memory, dtype in _DTYPES.items():
         lines += ["", f"a causal {dtype} call with gradients, tensors in {memory} memory:", *_answers({**_PROBLEM, "dtype": dtype}, memory, level)]
     return "\n".join(lines)
 
 
+def _loaded() -> tuple[Any, str]:
+    """The library; None, and why, where it can't be loaded."""
+    try:
+        return library.load(), ""
+    except Error as error:
+        return None, str(error)
+
+
 def _installed() -> list[tuple[str, str]]:
-    loaded = library.load()
-    found = [("scoremod", f"{loaded.scoremod_version().decode()}, {loaded._name}"), ("python", f"{platform.python_version()} on {platform.platform()}")]
+    loaded, why_not = _loaded()
+    found = [
+        ("scoremod", why_not if loaded is None else f"{loaded.scoremod_version().decode()}, {loaded._name}"),
+        ("python", f"{platform.python_version()} on {platform.platform()}"),
+    ]
     for package in _PACKAGES:
         try:
             found.append((package, importlib.metadata.version(package)))
@@ -77,10 +91,14 @@ def _device(driver: ctypes.CDLL, number: int) -> str:
 
 
 def _settings() -> list[tuple[str, str]]:
-    folder = cache.statistics()["store"]["directory"]
-    found = [("plans are kept in", folder or "memory alone (SCOREMOD_CACHE=off)")]
-    named = sorted(name for name in os.environ if name.startswith("SCOREMOD_") or name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"))
-    return found + [(name, os.environ[name]) for name in named]
+    found = []
+    if _loaded()[0] is not None:
+        found.append(("plans are kept in", cache.statistics()["store"]["directory"] or "memory alone (SCOREMOD_CACHE=off)"))
+    page = text("reference/environment")
+    for name in sorted(name for name in os.environ if name.startswith("SCOREMOD_") or name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")):
+        is_read = not name.startswith("SCOREMOD_") or f"`{name}`" in page
+        found.append((name, os.environ[name] if is_read else f"{os.environ[name]} (scoremod reads no such variable: {address('reference/environment')})"))
+    return found
 
 
 def _answers(problem: dict[str, Any], memory: str, level: str) -> list[str]:
@@ -90,8 +108,14 @@ def _answers(problem: dict[str, Any], memory: str, level: str) -> list[str]:
         return [f"  {error}"]
     if not answers:
         return ["  no backend: this build of scoremod has none for this memory"]
+    lines = []
     runs = next((answer["backend"] for answer in answers if answer["supported"]), None)
-    lines = [f"  runs on {runs}" if runs else "  runs on none of them"]
+    lines.append(f"  runs on {runs}" if runs else "  runs on none of them")
+    if runs and level == "verified":
+        try:
+            Attention(problem, memory=memory)  # pyright: ignore[reportArgumentType]  # which reads every setting
+        except Error as error:
+            lines.append(f"  but a call raises: {error}")
     for answer in answers:
         lines += [f"  {answer['backend']}: {reason}" for reason in answer["reasons"]]
     return lines

@@ -12,13 +12,14 @@ import scoremod
 from scoremod import compiled_command
 from scoremod.command import main
 
+PACKAGE = str(Path(scoremod.__file__).resolve().parents[1])
 COMMAND = next(place for place in compiled_command._places() if place.is_file())
 
 
 def test_all_compiled_commands_are_handed_on():
     text = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
     listed = re.findall(r"^  (\w+) {2,}", text.partition("Subcommands:")[2], re.MULTILINE)
-    assert tuple(listed) == compiled_command.COMMANDS
+    assert listed == list(compiled_command.COMMANDS)
 
 
 def test_a_compiled_command_prints_and_gives_its_exit_code(capfd):
@@ -55,7 +56,35 @@ def test_the_doctor_says_what_runs_and_why_not_the_others(arguments, capsys, mon
         assert "runs on none of them" in cuda or "no backend" in cuda
 
 
+def test_the_doctor_names_settings_that_make_no_sense(monkeypatch, capsys):
+    monkeypatch.setenv("SCOREMOD_NEW_SIZES", "sometimes")
+    monkeypatch.setenv("SCOREMOD_BACKEND", "cpu")
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert "but a call raises: SCOREMOD_NEW_SIZES: expected wait or serve, found 'sometimes'" in said
+    assert "SCOREMOD_BACKEND: cpu (scoremod reads no such variable" in said
+
+
+def test_the_doctor_works_where_the_library_does_not():
+    environment = {**os.environ, "PYTHONPATH": PACKAGE, "SCOREMOD_LIBRARY": "/nowhere/libscoremod.so"}
+    done = subprocess.run([sys.executable, "-m", "scoremod", "doctor"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "scoremod: expected libscoremod.so" in done.stdout and "numpy: " in done.stdout, done.stderr
+    done = subprocess.run([sys.executable, "-m", "scoremod", "--version"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 4 and done.stderr.startswith("scoremod: expected libscoremod.so")
+
+
+def test_all_commands_are_listed_and_a_wrong_one_is_named(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capsys.readouterr().out
+    assert all(re.search(rf"^    {name} ", said, re.MULTILINE) for name in (*compiled_command.COMMANDS, "draw", "docs", "doctor"))
+    for arguments, message in ((["explian"], "'explain'"), ([], "expected a command")):
+        with pytest.raises(SystemExit, match="2"):
+            main(arguments)
+        assert message in capsys.readouterr().err
+
+
 def test_the_doctor_says_where_no_plans_are_kept():
-    environment = {**os.environ, "SCOREMOD_CACHE": "off"}
+    environment = {**os.environ, "PYTHONPATH": PACKAGE, "SCOREMOD_CACHE": "off"}
     done = subprocess.run([sys.executable, "-m", "scoremod", "doctor", "--static"], env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and "SCOREMOD_CACHE=off" in done.stdout, done.stderr
