@@ -46,6 +46,14 @@ def least_to_most(key, form):
     return lambda report: " to ".join(format(pick(each[key] for each in report["results"]), form) for pick in (min, max))
 
 
+def above_sdpa(name):
+    return lambda report: f"{report['known_sizes'][name] - report['known_sizes']['sdpa']:+.0f}"
+
+
+def least_and_most(values, form):
+    return " to ".join(format(pick(values), form) for pick in (min, max))
+
+
 def extreme(key, form, pick=max):
     return lambda report: format(pick(value for each in report["results"] if (value := each.get(key)) is not None), form)
 
@@ -168,6 +176,18 @@ FIGURES = {
         "gradient_of_slopes": lambda report: f"{case_ms(report, 'learned_slopes', 'backward') - case_ms(report, 'alibi_causal', 'backward'):.1f}",
         "gradient_of_bias": lambda report: f"{case_ms(report, 'learned_bias', 'backward') - case_ms(report, 'bias', 'backward'):.1f}",
         "filled_store_builds": item("plans", "filled_store_builds"),
+    },
+    "host_times": {
+        "machine": item("machine"),
+        "commit": first_commit,
+        "sdpa": item("known_sizes", "sdpa", form=".0f"),
+        **{name.replace(" ", "_"): above_sdpa(name) for name in ("plain", "fresh closure", "attribute", "lengths", "sink", "pages", "ragged")},
+        "new_size": lambda report: least_and_most([each["new"] - each["known"] for each in report["new_sizes"].values()], ".0f"),
+        "decode_known": item("c_interface", "decode", "known", form=".1f"),
+        "decode_new": item("c_interface", "decode", "new", form=".0f"),
+        "prefill_new": item("c_interface", "causal prefill", "new", form=".0f"),
+        "generation": lambda report: least_and_most([each["ratio"] for each in report["generation"]], ".2f"),
+        "compiles": lambda report: str(max(each["compiles"] for each in report["generation"])),
     },
     "first_use": {
         "modifiers": lambda report: str(len(report["results"])),
