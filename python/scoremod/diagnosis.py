@@ -12,8 +12,8 @@ from scoremod.errors import Error
 from scoremod.pages import address, text
 
 # The call that most people begin with.
-CAUSAL = "value = score\nkeep = kv_idx <= q_idx"
-_PROBLEM = {"batch": 2, "heads_q": 8, "heads_kv": 8, "seq_q": 1024, "seq_kv": 1024, "dim_qk": 64, "dim_v": 64, "program": CAUSAL, "backward": True}
+_CAUSAL = "value = score\nkeep = kv_idx <= q_idx"
+_PROBLEM = {"batch": 2, "heads_q": 8, "heads_kv": 8, "seq_q": 1024, "seq_kv": 1024, "dim_qk": 64, "dim_v": 64, "program": _CAUSAL, "backward": True}
 _DTYPES = {"host": "f32", "cuda": "bf16"}
 # Distributions of PyPI whose libraries or functions scoremod uses where they are installed.
 _PACKAGES = ("numpy", "torch", "jax", "transformers", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
@@ -108,9 +108,8 @@ def _answers(problem: dict[str, Any], memory: str, level: str) -> list[str]:
         return [f"  {error}"]
     if not answers:
         return ["  no backend: this build of scoremod has none for this memory"]
-    lines = []
     runs = next((answer["backend"] for answer in answers if answer["supported"]), None)
-    lines.append(f"  runs on {runs}" if runs else "  runs on none of them")
+    lines = [f"  runs on {runs}" if runs else "  runs on none of them"]
     if runs and level == "verified":
         try:
             Attention(problem, memory=memory)  # pyright: ignore[reportArgumentType]  # which reads every setting

@@ -32,7 +32,7 @@ from scoremod.torch.parts import taken_part
 from scoremod.torch.query_starts import started
 from scoremod.torch.repeated_calls import remember, repeated
 from scoremod.torch.sequences import placed_of
-from scoremod.torch.signatures import MaskMod, ScoreMod
+from scoremod.torch.signatures import Lengths, MaskMod, MaxLength, PageTable, ScoreMod
 from scoremod.torch.strides import all_taken, of_each_batch
 from scoremod.torch.trace import trace_graph
 
@@ -51,11 +51,11 @@ def flex_attention(
     return_aux: AuxRequest | None = None,
     return_amax_o: bool = False,
     mask_mod: MaskMod | None = None,
-    lengths: torch.Tensor | tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
+    lengths: Lengths = None,
     q_offsets: torch.Tensor | None = None,
     kv_offsets: torch.Tensor | None = None,
-    page_table: torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None = None,
-    max_length: int | tuple[int, int] | None = None,
+    page_table: PageTable = None,
+    max_length: MaxLength = None,
     sink: torch.Tensor | None = None,
     backends: Backends = None,
     deterministic: bool | None = None,

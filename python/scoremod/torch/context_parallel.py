@@ -22,7 +22,7 @@ from scoremod.torch.attention_ops import compile_backward, compile_forward, with
 from scoremod.torch.call import check_places, with_given_deltas
 from scoremod.torch.lengths_and_sinks import bounded, checked_sink
 from scoremod.torch.saved_tensors import as_saved, save
-from scoremod.torch.signatures import MaskMod, ScoreMod
+from scoremod.torch.signatures import Lengths, MaskMod, ScoreMod
 from scoremod.torch.stripes import Step, Stripes
 
 WAYS = ("ring", "all_gather")
@@ -42,7 +42,7 @@ def context_parallel_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     return_lse: bool = False,
-    lengths: torch.Tensor | tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
+    lengths: Lengths = None,
     sink: torch.Tensor | None = None,
     backends: Backends = None,
     deterministic: bool | None = None,

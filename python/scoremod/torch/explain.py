@@ -18,7 +18,7 @@ from scoremod.torch.call import MEMORY, PAGED
 from scoremod.torch.execution import problem_of
 from scoremod.torch.function_keys import key_of
 from scoremod.torch.kept_traces import kept_trace
-from scoremod.torch.signatures import MaskMod, ScoreMod
+from scoremod.torch.signatures import Lengths, MaskMod, MaxLength, PageTable, ScoreMod
 from scoremod.torch.strides import empty_output, taken, taken_operand
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ def explain(
     *,
     mask_mod: MaskMod | None = None,
     enable_gqa: bool = True,
-    lengths: torch.Tensor | tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
+    lengths: Lengths = None,
     q_offsets: torch.Tensor | None = None,
     kv_offsets: torch.Tensor | None = None,
-    page_table: torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None = None,
-    max_length: int | tuple[int, int] | None = None,
+    page_table: PageTable = None,
+    max_length: MaxLength = None,
     sink: torch.Tensor | None = None,
     backends: Backends = None,
 ) -> Explanation:
