@@ -3,11 +3,12 @@
 from scoremod import cache
 from scoremod.array_call import DropoutState, Offsets
 from scoremod.attention import Attention, Gradients, explain, support
-from scoremod.errors import BugError, EnvironmentError, Error, InvalidArgumentError, UnsupportedError
+from scoremod.errors import BugError, EnvironmentError, Error, InvalidArgumentError, QueueFullError, QueueShutDownError, UnsupportedError
 from scoremod.drawing import draw
 from scoremod.library import load as _load
 from scoremod.one_call import attention
 from scoremod.open_attention import OpenAttention
+from scoremod.request_queue import RequestQueue
 from scoremod.workspace import Workspace
 
 __all__ = [
@@ -20,6 +21,9 @@ __all__ = [
     "InvalidArgumentError",
     "Offsets",
     "OpenAttention",
+    "QueueFullError",
+    "QueueShutDownError",
+    "RequestQueue",
     "UnsupportedError",
     "Workspace",
     "attention",
@@ -35,6 +39,10 @@ def __getattr__(name: str) -> str:
     if name == "__version__":
         return version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__", *(name for name in globals() if name in ("jax", "torch") or name.startswith("__"))])
 
 
 def version() -> str:

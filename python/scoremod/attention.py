@@ -30,6 +30,14 @@ class Gradients(NamedTuple):
     d_operands: Mapping[str, np.ndarray | None] | None
 
 
+class PreparedCall(NamedTuple):
+    """A call that was checked, and has not run."""
+
+    args: library.ForwardArgs | library.BackwardArgs
+    results: Any  # the arrays that it writes to, as the call returns them
+    kept: Any  # what the struct points to
+
+
 class Attention:
     """A compiled problem: O = softmax(score_mod(scale * Q K^T)) V, over the keys that the mask keeps.
 
@@ -227,6 +235,14 @@ class Attention:
         InvalidArgumentError
             For an array or an argument that isn't what the problem says.
         """
+        asked = {"return_lse": return_lse, "return_max_logit": return_max_logit, "return_amax_o": return_amax_o}
+        prepared = self._prepare_forward(q, k, v, operands, **asked, scale=scale, offsets=offsets, dropout=dropout, out=out)
+        with workspace_of(prepared.args, workspace, lambda: self.forward_workspace_bytes):
+            library.call("scoremod_attention_forward", self._handle, prepared.args)
+        return prepared.results
+
+    def _prepare_forward(self, q, k, v, operands, *, return_lse, return_max_logit, return_amax_o, scale, offsets, dropout, out):
+        """The PreparedCall of a forward with these arguments, which are checked."""
         returned = ["o", *["lse"] * bool(return_lse), *["max_logit"] * bool(return_max_logit), *["amax_o"] * bool(return_amax_o)]
         call = ArrayCall(self._tensors, scale, offsets, dropout, named_outputs(out, returned))
         args = call.args(library.ForwardArgs, q=q, k=k, v=v)
@@ -243,10 +259,9 @@ class Attention:
             amax_o = call.output(args, "amax_o", "amax_o", np.float32)
         elif return_amax_o:
             raise InvalidArgumentError('return_amax_o: expected a problem with "amax_o": True, found one without')
-        with workspace_of(args, workspace, lambda: self.forward_workspace_bytes):
-            library.call("scoremod_attention_forward", self._handle, args)
-        results = {"o": o, "lse": lse, "max_logit": max_logit, "amax_o": amax_o}
-        return o if len(returned) == 1 else tuple(results[name] for name in returned)
+        arrays = {"o": o, "lse": lse, "max_logit": max_logit, "amax_o": amax_o}
+        results = o if len(returned) == 1 else tuple(arrays[name] for name in returned)
+        return PreparedCall(args, results, (call, arrays))
 
     def backward(
         self,
@@ -295,6 +310,14 @@ class Attention:
         InvalidArgumentError
             For an array or an argument that isn't what the problem says.
         """
+        options = {"d_operands": d_operands, "scale": scale, "offsets": offsets, "dropout": dropout, "out": out}
+        prepared = self._prepare_backward(q, k, v, o, lse, d_o, operands, **options)
+        with workspace_of(prepared.args, workspace, lambda: self.backward_workspace_bytes):
+            library.call("scoremod_attention_backward", self._handle, prepared.args)
+        return prepared.results
+
+    def _prepare_backward(self, q, k, v, o, lse, d_o, operands, *, d_operands, scale, offsets, dropout, out):
+        """The PreparedCall of a backward with these arguments, which are checked."""
         if out is not None and not (isinstance(out, tuple) and len(out) == len(Gradients._fields)):
             raise InvalidArgumentError(f"out: expected scoremod.Gradients(dq, dk, dv, d_operands) of arrays or None, found {type(out).__name__}")
         dq, dk, dv, of_operands = (None,) * 4 if out is None else out
@@ -303,9 +326,7 @@ class Attention:
         args.operands, args.operand_count = call.operands(self._operands, operands)
         made = {role: call.output(args, f"d{role}", f"d{role}", self._output_dtype(f"d{role}", q)) for role in "qkv"}
         gradients, args.d_operands, args.d_operand_count = call.operand_gradients(self._operands, operands, d_operands, of_operands)
-        with workspace_of(args, workspace, lambda: self.backward_workspace_bytes):
-            library.call("scoremod_attention_backward", self._handle, args)
-        return Gradients(made["q"], made["k"], made["v"], gradients)
+        return PreparedCall(args, Gradients(made["q"], made["k"], made["v"], gradients), call)
 
     def _output_dtype(self, name, q):
         """The dtype of this output's array."""

@@ -1,4 +1,4 @@
-"""The four kinds of failure; they are never mixed."""
+"""The four kinds of failure, which are never mixed, and what a request queue answers by itself."""
 
 
 class Error(Exception):
@@ -25,5 +25,13 @@ class BugError(Error):
     """An invariant of scoremod itself broke. Please report it."""
 
 
+class QueueFullError(Error):
+    """The request queue held as many requests as it may, and refuses: submit it again later."""
+
+
+class QueueShutDownError(Error):
+    """The request queue was shut down before the request began."""
+
+
 # By the status of the C interface.
-BY_STATUS = {1: InvalidArgumentError, 2: UnsupportedError, 3: EnvironmentError, 4: BugError}
+BY_STATUS = {1: InvalidArgumentError, 2: UnsupportedError, 3: EnvironmentError, 4: BugError, 5: QueueFullError, 6: QueueShutDownError}

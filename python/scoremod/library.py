@@ -103,6 +103,13 @@ class PreparedCall(SizedStructure):
     ]
 
 
+class RequestQueueOptions(SizedStructure):
+    _fields_ = [("struct_size", c_size_t), ("capacity", c_size_t), ("refuse_when_full", c_int32), ("threads", c_int32)]
+
+
+# scoremod_reply: a number for the request, its status, and the message, which is "" where it is done.
+QUEUE_REPLY = ctypes.CFUNCTYPE(None, c_size_t, c_int32, c_char_p)
+
 # Texts that scoremod gives away are void pointers here: ctypes would turn a char* into bytes and lose what is to be freed.
 _FUNCTIONS = {
     "scoremod_version": (c_char_p, []),
@@ -123,6 +130,12 @@ _FUNCTIONS = {
     "scoremod_attention_backward_backend": (c_int32, [c_void_p, POINTER(c_char_p), POINTER(c_void_p)]),
     "scoremod_attention_cache_set_limit": (c_int32, [c_size_t, POINTER(c_void_p)]),
     "scoremod_attention_cache_clear": (c_int32, [POINTER(c_void_p)]),
+    "scoremod_request_queue_create": (c_int32, [POINTER(RequestQueueOptions), POINTER(c_void_p), POINTER(c_void_p)]),
+    "scoremod_request_queue_destroy": (None, [c_void_p]),
+    "scoremod_request_queue_drain": (c_int32, [c_void_p, POINTER(c_void_p)]),
+    "scoremod_request_queue_shut_down": (c_int32, [c_void_p, POINTER(c_void_p)]),
+    "scoremod_request_queue_submit_forward": (c_int32, [c_void_p, c_void_p, POINTER(ForwardArgs), QUEUE_REPLY, c_size_t, POINTER(c_void_p)]),
+    "scoremod_request_queue_submit_backward": (c_int32, [c_void_p, c_void_p, POINTER(BackwardArgs), QUEUE_REPLY, c_size_t, POINTER(c_void_p)]),
     "scoremod_cache_statistics": (c_int32, [POINTER(c_void_p), POINTER(c_void_p)]),
     "scoremod_plan_cache_set_limits": (c_int32, [c_size_t, c_size_t, POINTER(c_void_p)]),
     "scoremod_plan_cache_clear": (c_int32, [POINTER(c_void_p)]),

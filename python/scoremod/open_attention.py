@@ -25,7 +25,15 @@ _OPERAND_WORDS = 4
 class OpenAttention:
     """A problem that leaves sizes open (None, null in JSON), compiled for all of them; docs/reference/problem.md says which may be open.
 
-    problem and options are those of scoremod.Attention, which raises what this raises.
+    Parameters
+    ----------
+    problem, backend, backends, memory, max_workspace, new_sizes, threads, disabled_passes, device
+        Those of scoremod.Attention; sizes of the problem may be None.
+
+    Raises
+    ------
+    InvalidArgumentError, UnsupportedError
+        As scoremod.Attention.
     """
 
     def __init__(
@@ -50,14 +58,27 @@ class OpenAttention:
         self._names = {}  # of operands, as C has them
 
     def at(self, *, operands: Mapping[str, Sequence[int]] | None = None, strides: Mapping[str, Sequence[int]] | None = None, **sizes: int) -> Attention:
-        """The scoremod.Attention of these sizes, of which the most recent 1024 are kept.
+        """The Attention of these sizes, of which the most recent 1024 are kept.
 
-        sizes: "batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "tokens_q", "tokens_kv", "blocks" and "blocks_per_sequence", those that the problem
+        Parameters
+        ----------
+        operands : dict of str to sequence of int, optional
+            The shape of each table that the problem leaves open.
+        strides : dict of str to sequence of int, optional
+            "q", "k", "v", "o", "d_o", "dq", "dk" or "dv" -> the strides of batch, head, sequence and dim in elements, of a tensor that isn't dense.
+        **sizes : int
+            "batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "tokens_q", "tokens_kv", "blocks" and "blocks_per_sequence", those that the problem
             leaves open.
-        operands: name -> shape of a table that the problem leaves open.
-        strides: "q", "k", "v", "o", "d_o", "dq", "dk" or "dv" -> the strides of batch, head, sequence and dim in elements, of a tensor that isn't dense.
 
-        Raises InvalidArgumentError for a size that is missing, or that makes a wrong problem.
+        Returns
+        -------
+        Attention
+            Compiled for these sizes; the first ones of a structure build kernels, others take microseconds.
+
+        Raises
+        ------
+        InvalidArgumentError
+            For a size that is missing, or that makes a wrong problem.
         """
         check_names("sizes", sizes, SIZES)
         check_names("strides", strides or {}, _TENSORS)

@@ -29,8 +29,27 @@ def draw(
     layout: Layout = "BSHD",
     **options: Any,
 ) -> Figure:
-    """scoremod.draw of flex_attention's arguments: a matplotlib Figure of one head of one batch. query, key and value may be jax.ShapeDtypeStructs;
-    options are scoremod.draw's: batch, head, tile, queries and keys. The arrays that the functions capture must be known: not inside jax.jit."""
+    """A picture of what the functions do to the scores of one head of one batch.
+
+    Parameters
+    ----------
+    query, key, value : array or jax.ShapeDtypeStruct
+        flex_attention's.
+    score_mod, mask_mod, scale, layout
+        flex_attention's. The arrays that the functions capture must be known: not inside jax.jit.
+    **options
+        scoremod.draw's: batch, head, tile, queries and keys.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        scoremod.draw's.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For what flex_attention or scoremod.draw refuses.
+    """
     traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, CallOptions(), ())
     problem = json.loads(traced.problem)
     if traced.call.scale is not None:

@@ -106,8 +106,26 @@ def support(
     layout: Layout = "BSHD",
     **callbacks: Any,
 ) -> dict[str, tuple[str, ...]]:
-    """backend -> reasons why it can't run flex_attention with these arguments, forward and backward; () where it can. "xla", which
-    composes it of XLA operations, always can. callbacks: explain's."""
+    """Each backend's reasons against a call.
+
+    Parameters
+    ----------
+    query, key, value, score_mod, mask_mod, scale, layout
+        flex_attention's.
+    **callbacks
+        explain's.
+
+    Returns
+    -------
+    dict of str to tuple of str
+        backend -> the reasons why it can't run the call, forward and backward; () where it can. "xla", which composes it of XLA operations, always
+        can.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For what flex_attention refuses.
+    """
     try:
         answers = explain(query, key, value, score_mod, mask_mod, scale=scale, layout=layout, **callbacks).answers()
     except UnsupportedError as error:

@@ -67,6 +67,10 @@ def fused_attn(
         fused_attention's.
     mask_mod, deterministic, backend, backends, new_sizes, fallback
         flex_attention's.
+    is_training : bool
+        Whether dropout_probability counts.
+    max_segments_per_seq, context_parallel_strategy, context_parallel_causal_load_balanced, context_parallel_axis, context_checkpoint_name, stripe_size
+        TransformerEngine's. Values that ask for what is not done are refused, with what takes their place.
 
     Returns
     -------

@@ -35,6 +35,7 @@ class Tensor:
         self.value = value
 
     def set_data_type(self, data_type):
+        """The tensor itself, of this data type: FLOAT, INT32 or BOOLEAN, or their names."""
         kind, found = _kind("set_data_type", data_type), np.dtype(self.value.dtype)
         if kind == np.float32 and found in (np.int32, np.bool_):
             self.value = self.value.astype(np.float32)
@@ -43,6 +44,7 @@ class Tensor:
         return self
 
     def _chain(self, *_, **__):
+        """The tensor itself: this means nothing here."""
         return self
 
     set_name = set_output = set_uid = set_dim = set_stride = set_is_virtual = _chain
@@ -145,6 +147,7 @@ _BINARY = {
         "eq": jnp.equal, "neq": jnp.not_equal, "gt": jnp.greater, "ge": jnp.greater_equal, "lt": jnp.less, "le": jnp.less_equal,
     }.items()},
 }  # fmt: skip
+_COMPARISONS = {"eq": "==", "neq": "!=", "gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _WITH_BACKWARD = ("relu", "leaky_relu", "tanh", "sigmoid", "elu", "gelu", "gelu_approx_tanh", "softplus", "swish")
 
 
@@ -208,8 +211,17 @@ def _add_method(name, arguments, function, options=()):
         _check_compute_type(name, given.get("compute_data_type"), tensors, result)
         return result
 
-    method.__name__, method.__signature__ = name, signature
+    method.__name__, method.__qualname__, method.__signature__ = name, f"Graph.{name}", signature
+    method.__doc__ = _text_of(name, arguments)
     setattr(Graph, name, method)
+
+
+def _text_of(name, arguments):
+    if name.startswith("cmp_"):
+        return f"Whether input {_COMPARISONS[name.removeprefix('cmp_')]} comparison, as a truth value."
+    if name.endswith("_backward"):
+        return f"loss times the derivative of {name.removesuffix('_backward')} at input: the gradient of its input from that of its output."
+    return f"cuDNN's pointwise {name} of {' and '.join(arguments)}, element by element."
 
 
 # Derivatives of activations whose JAX derivative has operations that a score program lacks.
