@@ -19,6 +19,7 @@ class Tensor:
     value: Any
     def __init__(self, value: ArrayLike) -> None: ...
 '''
+LONGEST_LINE = 160
 # The types of options; all others are numbers.
 TYPES = {"compute_data_type": "Any", "name": "str | None", "axis": "int"}
 
@@ -33,7 +34,11 @@ def method(name, function):
         kind = TYPES.get(each.name, "_Given" if required else "float | None")
         parameters.append(f"{each.name}: {kind}" + ("" if required else " = ..."))
     line = f"    def {name}({', '.join(parameters)}) -> Tensor: ...\n"
-    return line if len(line) <= 161 else f"    def {name}(\n        {', '.join(parameters)}\n    ) -> Tensor: ...\n"
+    if len(line) > 1 + LONGEST_LINE:  # as ruff breaks it
+        inner = f"        {', '.join(parameters)}"
+        inner = inner if len(inner) <= LONGEST_LINE else "".join(f"        {each},\n" for each in parameters).rstrip("\n")
+        line = f"    def {name}(\n{inner}\n    ) -> Tensor: ...\n"
+    return line
 
 
 def public(owner):
