@@ -102,7 +102,7 @@ Tensor constant(std::int64_t value) {
 }
 
 /// A form's modifier in one direction's graph. Comparisons end in a select against -inf. Tensors that cuDNN misreads in
-/// the obvious shape have the shape that docs/internals/cudnn.md names.
+/// the obvious shape have the shape that docs/internals/cudnn_findings.md names.
 class Modifier {
  public:
   Modifier(const BenchCase& bench_case, const ReferenceForm& form, GraphTensors& tensors) : form_(form) {

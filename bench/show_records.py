@@ -30,6 +30,8 @@ PARTS = {
     "docs/performance.md": {
         "peers": ("bench/results/h200-peers.json", "peers/choices.py", "table"),
         "faster peers": ("bench/results/h200-peers.json", "peers/choices.py", "slower"),
+    },
+    "docs/reference/times.md": {
         "speed": ("bench/results/jax_h200.json", "jax/record_tables.py", "speed"),
         "sharding": ("bench/results/jax_sharding.json", "jax/record_tables.py", "sharding"),
     },

@@ -1,4 +1,4 @@
-"""docs/performance.md's tables of what bench/jax recorded on GPUs. bench/show_records.py writes them."""
+"""docs/reference/times.md's tables of what bench/jax recorded on GPUs. bench/show_records.py writes them."""
 
 SPEED = ["plain", "causal", "sliding_window", "alibi", "soft_cap", "documents", "relative_table"]
 IMPLEMENTATIONS = ["scoremod", "jax_cudnn", "dense"]

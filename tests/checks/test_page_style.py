@@ -7,8 +7,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-FOR_USERS = [page for page in PAGES if page.parent.name in ("guide", "reference")]
+FOR_USERS = [page for page in PAGES if page.parent.name in ("guide", "reference") or page.name == "performance.md"]
 MOST_WORDS, SHARE, MOST_BYTES = 25, 0.9, 8000
+OVERVIEW_BYTES = 9000
 
 
 def prose(text):
@@ -43,6 +44,11 @@ def test_a_page_for_users_is_short_and_begins_with_what_one_can_do(page):
 def test_a_page_of_the_guide_shows_an_example_in_the_first_screen(page):
     lines = page.read_text(encoding="utf-8").split("\n")
     assert any(line.startswith("```") for line in lines[:12])
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in FOR_USERS], ids=lambda page: page.stem)
+def test_a_page_for_developers_is_short_too(page):
+    assert len(page.read_bytes()) < (OVERVIEW_BYTES if page.stem == "overview" else MOST_BYTES)
 
 
 def test_most_sentences_of_all_pages_are_short():

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("matplotlib")
 ROOT = Path(__file__).resolve().parents[2]
 PEERS, BENCHMARK = "bench/results/h200-peers.json", "bench/results/h200.json"
-PAGE, OVERHEAD = "docs/performance.md", "docs/internals/overhead.md"
+PAGE, OVERHEAD, CHECKED = "docs/performance.md", "docs/internals/overhead.md", "docs/internals/cudnn_findings.md"
 BEGIN, END = "<!-- peers: written by bench/show_records.py -->", "<!-- peers: end -->"
 
 
@@ -79,15 +79,15 @@ def test_marks_that_are_not_a_pair_are_named(tree, old, new):
 
 
 def test_a_figure_in_a_sentence_follows_its_record(tree):
-    record, page = tree / "bench/results/cudnn_check.json", tree / "docs/internals/cudnn.md"
+    record, page = tree / "bench/results/cudnn_check.json", tree / CHECKED
     report = json.loads(record.read_text(encoding="utf-8"))
     before = f"<!--=cudnn_check.right-->{report['summary']['right']}<!--=--> were right"
     assert before in page.read_text(encoding="utf-8")
     report["summary"]["right"] += 1
     record.write_text(json.dumps(report), encoding="utf-8")
     code, names, _ = show_records("--check", "--root", tree)
-    assert (code, names) == (1, ["docs/internals/cudnn.md"])
-    assert show_records("--root", tree) == (0, ["docs/internals/cudnn.md"], "")
+    assert (code, names) == (1, [CHECKED])
+    assert show_records("--root", tree) == (0, [CHECKED], "")
     assert f"<!--=cudnn_check.right-->{report['summary']['right']}<!--=--> were right" in page.read_text(encoding="utf-8")
 
 
