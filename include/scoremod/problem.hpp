@@ -95,14 +95,9 @@ SCOREMOD_API const char* to_string(Sink sink);
 /// The inverse of to_string; empty when the name is not one of them.
 SCOREMOD_API std::optional<Sink> parse_sink(std::string_view name);
 
-/// Everything that decides the computation, as a plain value. Nothing in it points to data.
-///
-///     O = softmax(score_mod(scale * Q K^T)) V       for each batch and query head, over the keys that the mask keeps
-///
-/// Query head h reads KV head h / (heads_q / heads_kv). A query row without a kept key gives output 0, LSE -inf and
-/// zero gradients. A key whose modified score is -inf counts as not kept; its contents, NaN included, have no
-/// influence.
-struct AttentionProblem {
+/// The topic of a problem that says how many sequences, heads and positions there are, and where sequences begin and
+/// end.
+struct Sequences {
   std::int64_t batch = 1;
   std::int64_t heads_q = 1;
   std::int64_t heads_kv = 1;  ///< divides heads_q
@@ -121,6 +116,20 @@ struct AttentionProblem {
   /// [batch, blocks_per_sequence], and may be one tensor. Entries at or after a sequence's length are not read. On the
   /// host, calls check that the others are from 0 to blocks - 1. In device memory, keys of an invalid page are masked.
   std::optional<PagedKeys> paged;
+  /// The lengths are operands 'lengths_q' and 'lengths_kv', i32 [batch]. A length counts the whole sequence: shards get
+  /// the same lengths and compare global indices with them. On the host, calls check that each is from 0 to the
+  /// sequence's size (at least 0, in a call with index offsets). In device memory they are not checked, and a length
+  /// beyond the sequence masks nothing. A query at or after its length has no key.
+  SequenceLengths lengths;
+  /// Whether calls may pass IndexOffsets other than zero, which every backend refuses otherwise (kInvalidArgument). The
+  /// backends of CUDA devices then build kernels that take them; cudnn's then skip no tiles outside a band.
+  bool index_offsets = false;
+
+  bool operator==(const Sequences&) const = default;
+};
+
+/// The topic of a problem that says in which dtypes its tensors are stored.
+struct TensorDTypes {
   /// The dtype of q, k, v and their gradients: f32, f16 or bf16; or e4m3 or e5m2, of q, k and v. An FP8 tensor is
   /// scaled: value = stored * descale_q, an f32 operand of the call with one element. k and v have their own factors.
   /// Everything else said of a problem is said of these values, scores and gradients too. Factors are positive and
@@ -135,18 +144,22 @@ struct AttentionProblem {
   /// The dtype of dq, dk and dv: f32, f16 or bf16. Only if dtype is FP8; bf16 if absent.
   std::optional<DType> dtype_gradients;
 
+  bool operator==(const TensorDTypes&) const = default;
+};
+
+/// The topic of a problem that says how its tensors lie in memory.
+struct TensorLayouts {
   TensorLayout q, k, v, o;
   /// d_o has o's layout, dq has q's, dk has k's and dv has v's, unless it is given its own.
   std::optional<TensorLayout> d_o, dq, dk, dv;
 
+  bool operator==(const TensorLayouts&) const = default;
+};
+
+/// The topic of a problem that says what the softmax does beside the score function and the mask.
+struct SoftmaxOptions {
   /// The factor of Q K^T; 1 / sqrt(dim_qk) when absent. A call may override it without a rebuild.
   std::optional<float> scale;
-
-  /// The lengths are operands 'lengths_q' and 'lengths_kv', i32 [batch]. A length counts the whole sequence: shards get
-  /// the same lengths and compare global indices with them. On the host, calls check that each is from 0 to the
-  /// sequence's size (at least 0, in a call with index offsets). In device memory they are not checked, and a length
-  /// beyond the sequence masks nothing. A query at or after its length has no key.
-  SequenceLengths lengths;
   /// With one, o = sum over keys of exp(s - lse) v, and the LSE counts the sink: log(exp(sink) + sum of exp(s)). A row
   /// without a kept key has o 0 and LSE = sink; a sink of +inf leaves all rows of its head so
   /// (docs/reference/problem.md). A learned sink is operand 'sink' of the call, f32 (f16 and bf16 do as well)
@@ -160,17 +173,12 @@ struct AttentionProblem {
   /// can then make it and no host has to read it; the call's seed and offset mean nothing. A batch's row has the bits
   /// of both words of Philox's key, the batch of its counters, and the offset of its heads.
   bool dropout_keys = false;
-  /// Whether a backward computes each row's delta, rowsum(o * d_o), from the given o and d_o. It must if o and the LSE
-  /// cover more keys than the problem's, as in ring attention. It also must if o and d_o carry a gradient of the LSE.
-  /// Otherwise a backend may compute delta from its own weights, which is more exact than from a rounded o.
-  bool given_deltas = false;
 
-  Program program;
-  /// One for each operand of the program, in any order. The operands of other fields may be left out.
-  std::vector<OperandSpec> operands;
+  bool operator==(const SoftmaxOptions&) const = default;
+};
 
-  /// Whether backward() will be called; a problem without it needs no derivative.
-  bool backward = false;
+/// The topic of a problem that says what a forward writes beside o.
+struct OutputOptions {
   /// Whether forward() writes the LSE (backward needs it): natural log of the sum of exp of the modified scores. It is
   /// f32 [batch, heads_q, seq_q], dense, or [tokens_q, heads_q] with tokens_q.
   bool stats = false;
@@ -180,13 +188,50 @@ struct AttentionProblem {
   /// Whether forward() writes the largest magnitude in o, before it is multiplied by 'scale_o' and rounded: f32, a
   /// single element; NaN where o has one. Only if dtype is FP8.
   bool amax_o = false;
-  /// Whether calls may pass IndexOffsets other than zero, which every backend refuses otherwise (kInvalidArgument). The
-  /// backends of CUDA devices then build kernels that take them; cudnn's then skip no tiles outside a band.
-  bool index_offsets = false;
+
+  bool operator==(const OutputOptions&) const = default;
+};
+
+/// The topic of a problem that says whether there is a backward, and of which kind.
+struct BackwardOptions {
+  /// Whether backward() will be called; a problem without it needs no derivative.
+  bool backward = false;
+  /// Whether a backward computes each row's delta, rowsum(o * d_o), from the given o and d_o. It must if o and the LSE
+  /// cover more keys than the problem's, as in ring attention. It also must if o and d_o carry a gradient of the LSE.
+  /// Otherwise a backend may compute delta from its own weights, which is more exact than from a rounded o.
+  bool given_deltas = false;
   /// Whether gradients must be the same bits each time that the same call is made on one machine. The host's backends'
   /// always are, for any number of threads. On a GPU it costs time, and with cuDNN memory: docs/reference/problem.md.
   bool deterministic = false;
 
+  bool operator==(const BackwardOptions&) const = default;
+};
+
+/// The topic of a problem that says what is computed of each score, and with which tensors.
+struct ScoreProgram {
+  Program program;
+  /// One for each operand of the program, in any order. The operands of other fields may be left out.
+  std::vector<OperandSpec> operands;
+
+  bool operator==(const ScoreProgram&) const = default;
+};
+
+/// Everything that decides the computation, as a plain value. Nothing in it points to data.
+///
+///     O = softmax(score_mod(scale * Q K^T)) V       for each batch and query head, over the keys that the mask keeps
+///
+/// Query head h reads KV head h / (heads_q / heads_kv). A query row without a kept key gives output 0, LSE -inf and
+/// zero gradients. A key whose modified score is -inf counts as not kept; its contents, NaN included, have no
+/// influence.
+///
+/// Its members are grouped by topic, and each topic is a base: `problem.heads_q` is a member of Sequences.
+struct AttentionProblem : Sequences,
+                          TensorDTypes,
+                          TensorLayouts,
+                          SoftmaxOptions,
+                          OutputOptions,
+                          BackwardOptions,
+                          ScoreProgram {
   bool operator==(const AttentionProblem&) const = default;
 
   /// The factor of Q K^T: scale, or 1 / sqrt(dim_qk) without one.

@@ -1,5 +1,6 @@
 #include "base/canonical_bytes.hpp"
 
+#include <array>
 #include <bit>
 
 namespace scoremod {
@@ -15,7 +16,12 @@ constexpr char kList = 'l';
 }  // namespace
 
 void CanonicalWriter::word(std::uint64_t value, int width) {
-  for (int i = 0; i < width; ++i) bytes_.push_back(static_cast<std::byte>(value >> (8 * i) & 0xff));
+  // Keys of problems are some hundred bytes, and are made for each new size of a call.
+  constexpr std::size_t kFirstRoom = 512;
+  if (bytes_.capacity() < kFirstRoom) bytes_.reserve(kFirstRoom);
+  std::array<std::byte, 8> bytes;
+  for (int i = 0; i < width; ++i) bytes[static_cast<std::size_t>(i)] = static_cast<std::byte>(value >> (8 * i) & 0xff);
+  bytes_.insert(bytes_.end(), bytes.begin(), bytes.begin() + width);
 }
 
 void CanonicalWriter::counted(char letter, std::span<const std::byte> value) {

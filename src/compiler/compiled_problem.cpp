@@ -24,8 +24,8 @@ void anchor(masks::MaskClass& mask, const AttentionProblem& before, const Attent
 CompiledProblem at_sizes_of(const AttentionProblem& problem, const CompiledProblem& compiled) {
   CompiledProblem out = compiled;
   out.derived.share(compiled.derived);
-  out.problem = problem::with_implied_operands(problem);
-  // The compiler has put lengths and a scale that is read into this one.
+  out.problem = problem::with_implied_specs(problem);
+  // The compiler has put lengths and a scale that is read into this one, and has declared the fields' operands.
   out.problem.program = compiled.problem.program;
   out.problem.lengths = compiled.problem.lengths;
   anchor(out.forward.mask, compiled.problem, out.problem);

@@ -7,6 +7,7 @@
 #include "scoremod/explain.hpp"
 
 #include "base/fail.hpp"
+#include "problem/problem_topics.hpp"
 
 namespace scoremod {
 namespace {
@@ -80,10 +81,17 @@ class Writer {
   void problem() {
     // Every member is named, so a new one does not compile until it is printed here, or seen to be printed elsewhere,
     // as the tensors and the program are below.
-    const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged, dtype, dtype_o,
-                 dtype_d_o, dtype_gradients, q, k, v, o, d_o, dq, dk, dv, scale, lengths, sink, dropout, dropout_keys,
-                 given_deltas, program, operands, backward, stats, max_logit, amax_o, index_offsets, deterministic] =
-        explanation_.problem;
+    static_assert(problem::kAllTopics<Sequences, TensorDTypes, TensorLayouts, SoftmaxOptions, OutputOptions,
+                                      BackwardOptions, ScoreProgram>);
+    const AttentionProblem& asked = explanation_.problem;
+    const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged, lengths,
+                 index_offsets] = problem::topic<Sequences>(asked);
+    const auto& [dtype, dtype_o, dtype_d_o, dtype_gradients] = problem::topic<TensorDTypes>(asked);
+    const auto& [q, k, v, o, d_o, dq, dk, dv] = problem::topic<TensorLayouts>(asked);
+    const auto& [scale, sink, dropout, dropout_keys] = problem::topic<SoftmaxOptions>(asked);
+    const auto& [stats, max_logit, amax_o] = problem::topic<OutputOptions>(asked);
+    const auto& [backward, given_deltas, deterministic] = problem::topic<BackwardOptions>(asked);
+    [[maybe_unused]] const auto& [program, operands] = problem::topic<ScoreProgram>(asked);
     row("problem") << "batch " << batch << ", heads " << heads_q;
     if (heads_kv != heads_q) out_ << " over " << heads_kv;
     out_ << ", " << seq_q << " queries x " << seq_kv << " keys, dim " << dim_qk;

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 
@@ -24,6 +25,14 @@ struct ErasedPlan {
   std::shared_ptr<const void> plan;
   std::size_t bytes = 0;
   std::string refusal;
+};
+
+/// For keys in memory.
+struct KeyHash {
+  /// Not fnv1a(), whose steps wait for each other, byte by byte.
+  std::size_t operator()(const Bytes& key) const {
+    return std::hash<std::string_view>{}({reinterpret_cast<const char*>(key.data()), key.size()});
+  }
 };
 
 /// The machinery of PlanCache, which see. It knows keys and sizes, not plans.
@@ -51,9 +60,6 @@ class ErasedPlanCache {
  private:
   struct Entry;
   using EntryPtr = std::shared_ptr<Entry>;
-  struct KeyHash {
-    std::size_t operator()(const Bytes& key) const { return fnv1a(key); }
-  };
 
   ErasedPlan wait(std::unique_lock<std::mutex>& lock, const EntryPtr& entry);
   ErasedPlan build_entry(std::unique_lock<std::mutex>& lock, const EntryPtr& entry, const Build& build);

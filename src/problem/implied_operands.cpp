@@ -129,14 +129,18 @@ void check_implied_operands(const AttentionProblem& problem) {
   }
 }
 
-AttentionProblem with_implied_operands(AttentionProblem problem) {
-  std::vector<OperandDecl> missing = implied_operands(problem);
-  for (const OperandDecl& decl : missing) {
-    if (std::ranges::find(problem.operands, decl.name, &OperandSpec::name) == problem.operands.end()) {
-      problem.operands.push_back(default_spec(problem, decl));
-      if (decl.is_table()) problem.operands.back().shape = implied_table_shape(problem, decl.name);
-    }
+AttentionProblem with_implied_specs(AttentionProblem problem) {
+  for (const OperandDecl& decl : implied_operands(problem)) {
+    if (std::ranges::find(problem.operands, decl.name, &OperandSpec::name) != problem.operands.end()) continue;
+    problem.operands.push_back(default_spec(problem, decl));
+    if (decl.is_table()) problem.operands.back().shape = implied_table_shape(problem, decl.name);
   }
+  return problem;
+}
+
+AttentionProblem with_implied_operands(AttentionProblem given) {
+  AttentionProblem problem = with_implied_specs(std::move(given));
+  std::vector<OperandDecl> missing = implied_operands(problem);
   std::erase_if(missing,
                 [&](const OperandDecl& decl) { return operand_number(problem.program, decl.name).has_value(); });
   if (!missing.empty()) problem.program = with_declarations(problem.program, missing);

@@ -45,6 +45,10 @@ void check_implied_operands(const AttentionProblem& problem);
 /// default specs if it has none. Done twice it changes nothing.
 AttentionProblem with_implied_operands(AttentionProblem problem);
 
+/// The problem with specs of all of these, and the program as it is: for problems whose program declares them, or that
+/// only their sizes are asked of.
+AttentionProblem with_implied_specs(AttentionProblem problem);
+
 /// The number of the operand that holds a learned sink; empty without one. The problem has its implied operands.
 std::optional<std::uint32_t> sink_operand(const AttentionProblem& problem);
 

@@ -5,6 +5,8 @@
 
 #include "scoremod/problem.hpp"
 
+#include "problem/problem_topics.hpp"
+
 namespace scoremod::problem {
 
 // Everything that visits all members of a problem does it here: its JSON in both directions, its canonical bytes.
@@ -14,13 +16,20 @@ namespace scoremod::problem {
 template <class T, class Plain>
 concept MaybeConst = std::same_as<std::remove_const_t<T>, Plain>;
 
-/// Calls visit(name, member) for every member in the order of their declarations. The names are those of the struct,
-/// and of the fields of problem files.
+/// Calls visit(name, member) for every member. The names are those of the struct, and of the fields of problem files.
+/// The order is that of canonical bytes, which stored plans are found by.
 template <MaybeConst<AttentionProblem> Problem, class Visitor>
 void visit_members(Problem& problem, Visitor&& visit) {
-  auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged, dtype, dtype_o, dtype_d_o,
-         dtype_gradients, q, k, v, o, d_o, dq, dk, dv, scale, lengths, sink, dropout, dropout_keys, given_deltas,
-         program, operands, backward, stats, max_logit, amax_o, index_offsets, deterministic] = problem;
+  static_assert(
+      kAllTopics<Sequences, TensorDTypes, TensorLayouts, SoftmaxOptions, OutputOptions, BackwardOptions, ScoreProgram>);
+  auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged, lengths, index_offsets] =
+      topic<Sequences>(problem);
+  auto& [dtype, dtype_o, dtype_d_o, dtype_gradients] = topic<TensorDTypes>(problem);
+  auto& [q, k, v, o, d_o, dq, dk, dv] = topic<TensorLayouts>(problem);
+  auto& [scale, sink, dropout, dropout_keys] = topic<SoftmaxOptions>(problem);
+  auto& [stats, max_logit, amax_o] = topic<OutputOptions>(problem);
+  auto& [backward, given_deltas, deterministic] = topic<BackwardOptions>(problem);
+  auto& [program, operands] = topic<ScoreProgram>(problem);
   visit("batch", batch);
   visit("heads_q", heads_q);
   visit("heads_kv", heads_kv);

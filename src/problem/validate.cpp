@@ -26,18 +26,27 @@ std::string text_of(std::span<const std::int64_t> values) {
   return text + "]";
 }
 
-/// The name of an enumeration's value; a value that is none of them is refused with the field.
+/// The place in a problem that describes something: "q", "operands[0]". Its text is made for messages alone, because
+/// each new size of a call is checked.
+struct Field {
+  const char* name;
+  std::optional<std::size_t> number = std::nullopt;
+
+  std::string text() const { return number ? concat(name, "[", *number, "]") : name; }
+};
+
+/// The name of an enumeration's value; a value that is none of them is refused with the field and its member.
 template <class Enum>
-const char* name_of(const std::string& field, Enum value) {
+const char* name_of(const Field& field, const char* member, Enum value) {
   try {
     return to_string(value);
   } catch (const Error& error) {
-    fail_argument(field, ": ", error.what());
+    fail_argument(field.text(), member, ": ", error.what());
   }
 }
 
 void check_dtype(const char* field, const char* tensors, DType dtype) {
-  const char* found = name_of(field, dtype);
+  const char* found = name_of({field}, "", dtype);
   if (is_floating(dtype)) return;
   fail_argument(field, ": expected f32, f16, bf16, e4m3 or e5m2 (of ", tensors, "), found ", found);
 }
@@ -46,7 +55,7 @@ void check_dtype(const char* field, const char* tensors, DType dtype) {
 void check_float8_fields(const AttentionProblem& problem) {
   if (problem.dtype_d_o) check_dtype("dtype_d_o", "d_o", *problem.dtype_d_o);
   if (problem.dtype_gradients) {
-    const char* found = name_of("dtype_gradients", *problem.dtype_gradients);
+    const char* found = name_of({"dtype_gradients"}, "", *problem.dtype_gradients);
     if (!is_floating(*problem.dtype_gradients) || is_float8(*problem.dtype_gradients))
       fail_argument("dtype_gradients: expected f32, f16 or bf16 (of dq, dk and dv), found ", found);
   }
@@ -81,22 +90,27 @@ void check_dropout(const AttentionProblem& problem) {
 
 /// A tensor as the stride checks see it: one entry per dimension.
 struct StridedTensor {
-  std::string field;  ///< where the problem describes it: "q", "operands[0]"
+  Field field;
   std::span<const std::int64_t> sizes;
-  std::span<const std::string> names;  ///< of the strides, for messages
+  std::span<const char* const> axes;  ///< the names of its strides; empty for numbers
   std::size_t element_bytes = 0;
   std::string written;  ///< the tensor that is written with these strides; empty if they are only read
+
+  std::string stride_name(std::size_t i) const {
+    return axes.empty() ? concat(field.text(), ".strides[", i, "]") : concat(field.text(), ".strides.", axes[i]);
+  }
 };
 
 void check_bytes(const StridedTensor& tensor, std::span<const std::int64_t> strides) {
   if (extent_bytes(tensor.sizes, strides, tensor.element_bytes)) return;
-  fail_argument(tensor.field, ": expected a tensor of less than 2^63 bytes, found sizes ", text_of(tensor.sizes),
+  fail_argument(tensor.field.text(), ": expected a tensor of less than 2^63 bytes, found sizes ", text_of(tensor.sizes),
                 " whose bytes do not fit; make the sizes or the strides smaller");
 }
 
 /// Before the strides of a dense layout are computed: that they do not overflow.
 void check_dense_bytes(const StridedTensor& tensor) {
-  check_bytes(tensor, std::vector<std::int64_t>(tensor.sizes.size(), 0));
+  constexpr std::array<std::int64_t, std::max<std::size_t>(kMaxTableRank, kAxisCount)> kNoStrides{};
+  check_bytes(tensor, std::span(kNoStrides).first(tensor.sizes.size()));
 }
 
 void check_strides(const StridedTensor& tensor, std::span<const std::int64_t> strides,
@@ -105,24 +119,24 @@ void check_strides(const StridedTensor& tensor, std::span<const std::int64_t> st
   bool broadcasts = false;
   for (std::size_t i = 0; i < strides.size(); ++i) {
     if (strides[i] < 0) {
-      fail_argument(tensor.names[i], ": expected a stride that is not negative, found ", strides[i],
+      fail_argument(tensor.stride_name(i), ": expected a stride that is not negative, found ", strides[i],
                     "; copy the tensor into ascending order first");
     }
     if (strides[i] > 0 || tensor.sizes[i] == 1) continue;
     if (!may_broadcast[i]) {
-      fail_argument(tensor.names[i], ": expected a stride of at least 1 for a dimension of size ", tensor.sizes[i],
-                    ", found 0");
+      fail_argument(tensor.stride_name(i), ": expected a stride of at least 1 for a dimension of size ",
+                    tensor.sizes[i], ", found 0");
     }
     if (written) {
-      fail_argument(tensor.names[i], ": expected a stride of at least 1 for a dimension of size ", tensor.sizes[i],
-                    ", found 0: ", tensor.written,
+      fail_argument(tensor.stride_name(i), ": expected a stride of at least 1 for a dimension of size ",
+                    tensor.sizes[i], ", found 0: ", tensor.written,
                     " is written with these strides, and its elements would share memory; give it memory of its own");
     }
     broadcasts = true;
   }
   check_bytes(tensor, strides);
   if (dimensions_nest(tensor.sizes, strides, broadcasts)) return;
-  fail_argument(tensor.field,
+  fail_argument(tensor.field.text(),
                 ".strides: expected elements that do not overlap: with the dimensions sorted by stride, each stride ",
                 "larger than what the inner dimensions span; found sizes ", text_of(tensor.sizes), " with strides ",
                 text_of(strides), "; correct the strides or copy the tensor");
@@ -144,8 +158,8 @@ std::string written_with(const AttentionProblem& problem, TensorRole role) {
 
 /// Ragged tensors have the one layout that has no batches, and no others do.
 void check_layout(const AttentionProblem& problem, TensorRole role, const TensorLayout& layout) {
-  const std::string field = to_string(role);
-  const char* name = name_of(field + ".layout", layout.layout);
+  const char* field = to_string(role);
+  const char* name = name_of({field}, ".layout", layout.layout);
   const bool of_queries = is_query_like(role);
   const char* tokens = of_queries ? "tokens_q" : "tokens_kv";
   const bool is_ragged = of_queries ? problem.tokens_q.has_value() : problem.tokens_kv.has_value();
@@ -166,12 +180,11 @@ void check_layout(const AttentionProblem& problem, TensorRole role, const Tensor
 void check_tensor(const AttentionProblem& problem, TensorRole role) {
   const TensorLayout& layout = layout_of(problem, role);
   check_layout(problem, role, layout);
-  const std::string field = to_string(role);
   const TensorShape shape = memory_shape_of(problem, role);
   const std::array sizes{shape.batch, shape.heads, shape.sequence, shape.dim};
-  const std::array<std::string, 4> names{field + ".strides.batch", field + ".strides.head", field + ".strides.sequence",
-                                         field + ".strides.dim"};
-  const StridedTensor tensor{field, sizes, names, size_of(dtype_of(problem, role)), written_with(problem, role)};
+  static constexpr std::array kAxes{"batch", "head", "sequence", "dim"};
+  const StridedTensor tensor{
+      {to_string(role)}, sizes, kAxes, size_of(dtype_of(problem, role)), written_with(problem, role)};
   check_dense_bytes(tensor);
   if (!layout.strides) return;
   const Strides& given = *layout.strides;
@@ -196,7 +209,7 @@ std::string axes_of(const OperandDecl& decl) {
   return text + "]";
 }
 
-void check_operand_dtype(const std::string& field, const OperandSpec& spec, const OperandDecl& decl) {
+void check_operand_dtype(const Field& field, const OperandSpec& spec, const OperandDecl& decl) {
   const char* expected = "bool";
   bool fits = spec.dtype == DType::kBool;
   if (decl.type == Type::kF32) {
@@ -207,75 +220,86 @@ void check_operand_dtype(const std::string& field, const OperandSpec& spec, cons
     fits = spec.dtype == DType::kI32;
   }
   if (fits) return;
-  fail_argument(field, ".dtype: expected ", expected, " for operand '", decl.name, "', which the program declares as ",
-                to_string(decl.type), "; found ", name_of(field + ".dtype", spec.dtype));
+  fail_argument(field.text(), ".dtype: expected ", expected, " for operand '", decl.name,
+                "', which the program declares as ", to_string(decl.type), "; found ",
+                name_of(field, ".dtype", spec.dtype));
 }
 
-void check_tensor_scale(const AttentionProblem& problem, const std::string& field, const OperandSpec& spec) {
+void check_tensor_scale(const AttentionProblem& problem, const Field& field, const OperandSpec& spec) {
   if (spec.dtype != DType::kF32) {
-    fail_argument(field, ".dtype: expected f32 for operand '", spec.name, "', the scale of an FP8 tensor; found ",
-                  to_string(spec.dtype));
+    fail_argument(field.text(), ".dtype: expected f32 for operand '", spec.name,
+                  "', the scale of an FP8 tensor; found ", to_string(spec.dtype));
   }
   if (problem.backward && spec.gradient) {
-    fail_argument(field, ".gradient: expected false for operand '", spec.name,
+    fail_argument(field.text(), ".gradient: expected false for operand '", spec.name,
                   "', the scale of an FP8 tensor, which has no gradient; found true");
   }
 }
 
-void check_operand_shape(const AttentionProblem& problem, const std::string& field, const OperandSpec& spec,
+void validate_extent(const Field& field, std::size_t dimension, std::int64_t size) {
+  if (is_size(size)) return;
+  validate_size(concat(field.text(), ".shape[", dimension, "]"), size);
+}
+
+void check_operand_shape(const AttentionProblem& problem, const Field& field, const OperandSpec& spec,
                          const OperandDecl& decl) {
   if (decl.is_table()) {
     if (spec.shape.size() != static_cast<std::size_t>(decl.table_rank)) {
-      fail_argument(field, ".shape: expected ", decl.table_rank, " sizes, the rank of table '", decl.name, "'; found ",
-                    text_of(spec.shape));
+      fail_argument(field.text(), ".shape: expected ", decl.table_rank, " sizes, the rank of table '", decl.name,
+                    "'; found ", text_of(spec.shape));
     }
-    for (std::size_t i = 0; i < spec.shape.size(); ++i) validate_size(concat(field, ".shape[", i, "]"), spec.shape[i]);
+    for (std::size_t i = 0; i < spec.shape.size(); ++i) validate_extent(field, i, spec.shape[i]);
     const std::vector<std::int64_t> implied = implied_table_shape(problem, decl.name);
     if (implied.empty() || implied == spec.shape) return;
-    fail_argument(field, ".shape: expected ", text_of(implied), ", which the problem's fields give operand '",
+    fail_argument(field.text(), ".shape: expected ", text_of(implied), ", which the problem's fields give operand '",
                   decl.name, "'; found ", text_of(spec.shape));
   }
   const std::vector<std::int64_t> expected = default_spec(problem, decl).shape;
   if (spec.shape == expected) return;
-  fail_argument(field, ".shape: expected ", text_of(expected), ", the problem's sizes along the axes ", axes_of(decl),
-                " of operand '", decl.name, "'; found ", text_of(spec.shape));
+  fail_argument(field.text(), ".shape: expected ", text_of(expected), ", the problem's sizes along the axes ",
+                axes_of(decl), " of operand '", decl.name, "'; found ", text_of(spec.shape));
 }
 
-void check_operand_strides(const AttentionProblem& problem, const std::string& field, const OperandSpec& spec) {
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < spec.shape.size(); ++i) names.push_back(concat(field, ".strides[", i, "]"));
+void check_operand_strides(const AttentionProblem& problem, const Field& field, const OperandSpec& spec) {
   std::string written;
   if (problem.backward && spec.has_gradient()) written = concat("the gradient of '", spec.name, "'");
-  const StridedTensor tensor{field, spec.shape, names, size_of(spec.dtype), written};
+  const StridedTensor tensor{field, spec.shape, {}, size_of(spec.dtype), written};
   check_dense_bytes(tensor);
   if (spec.strides.empty()) return;
   if (spec.strides.size() != spec.shape.size()) {
-    fail_argument(field, ".strides: expected one for each dimension (", spec.shape.size(),
+    fail_argument(field.text(), ".strides: expected one for each dimension (", spec.shape.size(),
                   "), or none for a dense tensor; found ", text_of(spec.strides));
   }
   constexpr std::array<bool, kMaxTableRank> kMayBroadcast{true, true, true, true};
   check_strides(tensor, spec.strides, kMayBroadcast);
 }
 
-const OperandDecl& decl_of(const AttentionProblem& problem, const std::string& field, const std::string& name) {
-  std::vector<std::string> known;
-  for (const OperandDecl& decl : problem.program.operands()) {
-    if (decl.name == name) return decl;
-    known.push_back(decl.name);
+/// The declaration of an operand: the program's, or that of a field.
+const OperandDecl& decl_of(const AttentionProblem& problem, std::span<const OperandDecl> implied, const Field& field,
+                           const std::string& name) {
+  for (const std::span<const OperandDecl> decls : {std::span(problem.program.operands()), implied}) {
+    const auto found = std::ranges::find(decls, name, &OperandDecl::name);
+    if (found != decls.end()) return *found;
   }
-  fail_argument(field, ".name: expected an operand of the program (", name_list(known), "), found '", name, "'",
+  std::vector<std::string> known;
+  for (const std::span<const OperandDecl> decls : {std::span(problem.program.operands()), implied}) {
+    for (const OperandDecl& decl : decls)
+      if (std::ranges::find(known, decl.name) == known.end()) known.push_back(decl.name);
+  }
+  fail_argument(field.text(), ".name: expected an operand of the program (", name_list(known), "), found '", name, "'",
                 suggestion(name, known), "; remove it or declare it in the program");
 }
 
-/// Checks the operands of the problem with its implied ones.
+/// Checks the operands of a problem that has specs of its implied ones.
 void check_operands(const AttentionProblem& problem) {
+  const std::vector<OperandDecl> implied = implied_operands(problem);
   for (std::size_t i = 0; i < problem.operands.size(); ++i) {
     const OperandSpec& spec = problem.operands[i];
-    const std::string field = concat("operands[", i, "]");
-    const OperandDecl& decl = decl_of(problem, field, spec.name);
+    const Field field{"operands", i};
+    const OperandDecl& decl = decl_of(problem, implied, field, spec.name);
     for (std::size_t j = 0; j < i; ++j) {
       if (problem.operands[j].name == spec.name) {
-        fail_argument(field, ".name: expected each operand once, found '", spec.name, "' in operands[", j,
+        fail_argument(field.text(), ".name: expected each operand once, found '", spec.name, "' in operands[", j,
                       "] too; remove one");
       }
     }
@@ -310,9 +334,9 @@ void validate(const AttentionProblem& problem) {
         "program: expected a user's program with value and, if it masks, keep; found one with gradients (d_score, ",
         "accumulate); leave them out, scoremod derives them");
   }
-  problem::name_of("sink", problem.sink);
+  problem::name_of({"sink"}, "", problem.sink);
   problem::check_implied_operands(problem);
-  problem::check_operands(problem::with_implied_operands(problem));
+  problem::check_operands(problem::with_implied_specs(problem));
 }
 
 }  // namespace scoremod

@@ -5,9 +5,6 @@
 namespace scoremod::problem {
 namespace {
 
-/// Indices are i32, and below this limit the difference of two of them and their sum cannot wrap.
-constexpr std::int64_t kMaxSize = std::int64_t{1} << 30;
-
 void validate_tokens(const char* field, const std::optional<std::int64_t>& tokens, std::int64_t batch,
                      const char* longest_field, std::int64_t longest) {
   if (!tokens) return;
@@ -43,8 +40,8 @@ void validate_paged(const AttentionProblem& problem) {
 
 }  // namespace
 
-void validate_size(const std::string& field, std::int64_t size) {
-  if (size >= 1 && size <= kMaxSize) return;
+void validate_size(std::string_view field, std::int64_t size) {
+  if (is_size(size)) return;
   if (size == kOpenSize)
     fail_argument(field, ": expected a size from 1 to ", kMaxSize,
                   ", found an open one (null in JSON); give the size, or have the problem compiled for all sizes ",

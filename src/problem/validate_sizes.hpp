@@ -1,14 +1,18 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <string_view>
 
 #include "scoremod/problem.hpp"
 
 namespace scoremod::problem {
 
+/// Indices are i32, and below this limit the difference of two of them and their sum cannot wrap.
+inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 30;
+inline bool is_size(std::int64_t size) { return size >= 1 && size <= kMaxSize; }
+
 /// Refuses a size that indices cannot count.
-void validate_size(const std::string& field, std::int64_t size);
+void validate_size(std::string_view field, std::int64_t size);
 /// The part of validate() that concerns the problem's sizes.
 void validate_sizes(const AttentionProblem& problem);
 

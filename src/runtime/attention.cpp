@@ -101,14 +101,16 @@ std::optional<planner::PlannedProblem> plan_ready(const compiler::CompiledProble
   return planned;
 }
 
-/// The plans that do all of a problem; no backend where several do, or where a faster one is not ready yet.
+/// The plans that do all of a problem; no backend where several do, or where a faster one is not ready yet and none
+/// that serves all sizes.
 runtime::Fastest fastest_of(const planner::Prepared& prepared) {
-  if (prepared.left_for_later()) return {};
+  const bool serves = prepared.left_for_later();
   const planner::Considered& forward = *prepared.forward.chosen();
-  if (prepared.backward)
-    return {prepared.backward->chosen()->engine == forward.engine ? forward.engine : nullptr, nullptr};
-  if (!forward.engine->serves_all_sizes()) return {forward.engine, nullptr};
-  return {forward.engine, std::make_shared<const planner::Considered>(forward)};
+  if (!prepared.backward && forward.engine->serves_all_sizes())
+    return {forward.engine, std::make_shared<const planner::Considered>(forward), serves};
+  if (serves) return {};
+  if (prepared.backward && prepared.backward->chosen()->engine != forward.engine) return {};
+  return {forward.engine};
 }
 
 /// The device that the options mean; nothing where there is none, which planning says.
@@ -122,29 +124,43 @@ std::optional<int> device_of(const CompileOptions& options, const planner::Selec
   }
 }
 
-/// plan_ready() of all that may run it, or of what was the fastest at about these sizes.
-std::optional<planner::PlannedProblem> plan_ready(const compiler::CompiledProblem& problem,
-                                                  const CompileOptions& options, runtime::FastestPlans& known) {
+/// Plans that run at once.
+struct ReadyPlans {
+  std::optional<planner::PlannedProblem> planned;
+  bool serves = false;  ///< until a faster one is built
+};
+
+ReadyPlans ready_plans(const compiler::CompiledProblem& problem, const CompileOptions& options,
+                       planner::Selection selection) {
+  ReadyPlans ready{plan_ready(problem, options, std::move(selection))};
+  ready.serves = ready.planned && ready.planned->prepared.left_for_later();
+  return ready;
+}
+
+/// ready_plans() of all that may run it, or of what was the fastest at about these sizes.
+ReadyPlans ready_plans(const compiler::CompiledProblem& problem, const CompileOptions& options,
+                       runtime::FastestPlans& known) {
   planner::Selection selection = planner::select(options);
-  if (selection.backends.empty()) return std::nullopt;
+  if (selection.backends.empty()) return {};
   const std::optional<int> device = device_of(options, selection);
-  if (!device) return plan_ready(problem, options, std::move(selection));
+  if (!device) return ready_plans(problem, options, std::move(selection));
   const Bytes size_class = runtime::size_class(problem.problem, selection, *device);
   const runtime::Fastest found = known.find(size_class);
   if (found.forward) {
-    if (auto planned = planner::plan_like(*found.forward, problem, options, selection)) return planned;
+    if (auto planned = planner::plan_like(*found.forward, problem, options, selection))
+      return {std::move(planned), found.serves};
   }
-  if (found.backend != nullptr && selection.backends.size() > 1) {
+  if (found.backend != nullptr && !found.serves && selection.backends.size() > 1) {
     planner::Selection alone = selection;
     alone.backends = {found.backend};
-    auto planned = plan_ready(problem, options, std::move(alone));
-    if (planned && !planned->prepared.left_for_later()) return planned;
+    ReadyPlans ready = ready_plans(problem, options, std::move(alone));
+    if (ready.planned && !ready.serves) return ready;
   }
-  auto planned = plan_ready(problem, options, std::move(selection));
-  if (!planned) return planned;
-  runtime::Fastest fastest = fastest_of(planned->prepared);
+  ReadyPlans ready = ready_plans(problem, options, std::move(selection));
+  if (!ready.planned) return ready;
+  runtime::Fastest fastest = fastest_of(ready.planned->prepared);
   if (fastest.backend != nullptr) known.remember(size_class, std::move(fastest));
-  return planned;
+  return ready;
 }
 
 /// A captured graph replays at any time, and nobody says when it is destroyed: its plans stay until the process ends.
@@ -217,9 +233,9 @@ Attention Attention::compile(const AttentionProblem& problem, const CompileOptio
     const auto known = runtime::known_structure(problem, options);
     const compiler::CompiledProblem compiled = compiler::at_sizes_of(problem, known->compiled);
     const bool may_serve = serves_new_sizes(problem, options);
-    std::optional<planner::PlannedProblem> planned;
-    if (may_serve) planned = plan_ready(compiled, options, known->fastest);
-    const bool serves = planned && planned->prepared.left_for_later();
+    ReadyPlans ready;
+    if (may_serve) ready = ready_plans(compiled, options, known->fastest);
+    auto& [planned, serves] = ready;
     if (!planned) {
       planned = planner::plan_problem(compiled, options, planner::Level::kVerified, planner::select(options));
       // If two sizes of a structure waited, it will have more.
@@ -227,7 +243,8 @@ Attention Attention::compile(const AttentionProblem& problem, const CompileOptio
     }
     if (!planned->prepared.runs_forward()) fail_no_backend(*planned);
     auto state = std::make_unique<State>();
-    state->problem = problem::with_implied_operands(problem);
+    state->problem = problem::with_implied_specs(problem);
+    state->problem.program = known->declared;
     state->memory = &planned->prepared.forward.chosen()->engine->memory();
     state->device = planned->target->ordinal;
     state->served = runtime::running_plans(*planned);

@@ -7,6 +7,7 @@
 #include "base/fail.hpp"
 #include "base/timeline.hpp"
 #include "plans/erased_plan_cache.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/structure_key.hpp"
 
 namespace scoremod::runtime {
@@ -43,6 +44,7 @@ std::shared_ptr<const KnownStructure> known_structure(const AttentionProblem& pr
     pipeline.disabled = options.disabled_passes;
     pipeline.on_step = [&](const compiler::StepReport& report) { known->steps.push_back(report); };
     known->compiled = compiler::compile(problem, pipeline);
+    known->declared = problem::with_implied_operands(problem).program;
     return plans::ErasedPlan{std::move(known), 0, ""};
   });
   return std::static_pointer_cast<const KnownStructure>(found.plan);

@@ -16,6 +16,7 @@ namespace scoremod::runtime {
 /// One run of the compiler, for all problems of a structure.
 struct KnownStructure {
   compiler::CompiledProblem compiled;  ///< of the sizes that came first
+  Program declared;                    ///< the caller's program, which declares the operands of fields, too
   std::vector<compiler::StepReport> steps;
   mutable std::atomic<int> waits = 0;  ///< problems that waited for a plan which only their sizes have
   mutable FastestPlans fastest;

@@ -36,12 +36,13 @@ Bytes size_class(const AttentionProblem& p, const planner::Selection& selection,
 Fastest FastestPlans::find(const Bytes& size_class) const {
   const std::scoped_lock lock(mutex_);
   const auto found = found_.find(size_class);
-  return found == found_.end() ? Fastest{} : found->second;
+  return found == found_.end() || (found->second.serves && built_ahead_) ? Fastest{} : found->second;
 }
 
 void FastestPlans::remember(const Bytes& size_class, Fastest fastest) {
   const std::scoped_lock lock(mutex_);
   if (found_.size() >= kMostClasses) found_.clear();
+  built_ahead_ = built_ahead_ || !fastest.backend->serves_all_sizes();
   found_.insert_or_assign(size_class, std::move(fastest));
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <map>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 
 #include "scoremod/problem.hpp"
 
@@ -10,6 +10,7 @@
 #include "base/bytes.hpp"
 #include "planner/plan_task.hpp"
 #include "planner/selection.hpp"
+#include "plans/erased_plan_cache.hpp"
 
 namespace scoremod::runtime {
 
@@ -21,20 +22,24 @@ Bytes size_class(const AttentionProblem& problem, const planner::Selection& sele
 struct Fastest {
   const backend::Backend* backend = nullptr;
   /// The candidate, where a problem without a backward has one that may run other sizes too.
-  std::shared_ptr<const planner::Considered> forward;
+  std::shared_ptr<const planner::Considered> forward = nullptr;
+  /// Whether a faster plan has to be built for each size, so that `forward` serves until a size has been called often.
+  bool serves = false;
 };
 
 /// The fastest of each size class of a structure. A new size then looks at no other candidate or asks no other backend,
 /// which takes several times as long as all else. Any thread may ask.
 class FastestPlans {
  public:
-  /// Without a backend where none is known.
+  /// Without a backend where none is known. One that only serves is not known once a plan of some size was there when
+  /// it was asked for: plans of other sizes may have been built ahead, too.
   Fastest find(const Bytes& size_class) const;
   void remember(const Bytes& size_class, Fastest fastest);
 
  private:
   mutable std::mutex mutex_;
-  std::map<Bytes, Fastest> found_;
+  std::unordered_map<Bytes, Fastest, plans::KeyHash> found_;
+  bool built_ahead_ = false;
 };
 
 }  // namespace scoremod::runtime

@@ -1,9 +1,10 @@
-"""A member that is added to AttentionProblem must not compile until every place that decides about it has been changed.
+"""A member or a topic that is added to AttentionProblem must not compile until every place that decides about it has been changed.
 
 usage: problem_members_test.py BUILD_FOLDER
 
-Compiles each deciding file against a copy of problem.hpp, which must work, and against one with a member more, which must
-fail because of the structured bindings there. BUILD_FOLDER has the compile_commands.json that says how.
+Compiles each deciding file against copies of problem.hpp. The copy as it is must work. One with a member more in each
+topic must fail because of the structured bindings there, and one with a topic more must fail, too.
+BUILD_FOLDER has the compile_commands.json that says how.
 """
 
 import json
@@ -26,16 +27,36 @@ DECIDING = [
     "src/backend/reference/reference_backend.cpp",
     "src/backend/cpu/cpu_backend.cpp",
     "src/backend/cudnn/problem_rules.cpp",
-    "src/backend/kernels/direction_kernels.cpp",
+    "src/backend/kernels/shared/device_fit.cpp",
     "src/backend/cuda/operand_gradient_rules.cpp",
 ]
 # Built only where cuDNN's headers are.
-OPTIONAL = {"src/backend/cudnn/problem_rules.cpp", "src/backend/kernels/direction_kernels.cpp", "src/backend/cuda/operand_gradient_rules.cpp"}
+OPTIONAL = {"src/backend/cudnn/problem_rules.cpp", "src/backend/kernels/shared/device_fit.cpp", "src/backend/cuda/operand_gradient_rules.cpp"}
 
-LAST_MEMBER = "  bool deterministic = false;\n"
-ONE_MORE = LAST_MEMBER + "  bool added_by_the_test = false;\n"
-# The compilers' message for a structured binding with too few names.
+TOPICS = ["Sequences", "TensorDTypes", "TensorLayouts", "SoftmaxOptions", "OutputOptions", "BackwardOptions", "ScoreProgram"]
+LAST_TOPIC = "                          ScoreProgram {\n"
+ONE_MORE_TOPIC = "struct AddedByTheTest {\n  bool added = false;\n  bool operator==(const AddedByTheTest&) const = default;\n};\n\n"
+# The compilers' messages for a structured binding with too few names, and for a topic that nobody has decided about.
 TOO_FEW_NAMES = re.compile(r"decomposes into \d+ elements")
+UNDECIDED_TOPIC = re.compile(r"static assertion failed|static_assert failed")
+
+
+def with_member_in_each_topic(header):
+    """The header's text with a member more in each topic."""
+    for topic in TOPICS:
+        end = f"\n  bool operator==(const {topic}&) const = default;\n"
+        if header.count(end) != 1:
+            sys.exit(f"{HEADER}: expected once {end.strip()!r}, before which this test adds a member; tell it the new topics")
+        header = header.replace(end, "  bool added_by_the_test = false;\n" + end)
+    return header
+
+
+def with_another_topic(header):
+    """The header's text with a topic more."""
+    problem = "/// Everything that decides the computation"
+    if header.count(LAST_TOPIC) != 1 or header.count(problem) != 1:
+        sys.exit(f"{HEADER}: expected once {LAST_TOPIC.strip()!r}, after which this test adds a topic; tell it the new last topic")
+    return header.replace(LAST_TOPIC, LAST_TOPIC.replace(" {", ",\n AddedByTheTest {")).replace(problem, ONE_MORE_TOPIC + problem)
 
 
 def commands(build_folder):
@@ -66,21 +87,20 @@ def complaint(path, folder, words, header):
     """The complaint about a deciding file, or None."""
     if (done := compile_with(header, folder, words)).returncode != 0:
         return f"{path}: expected it to compile with a copy of {HEADER}, found\n{done.stderr}"
-    done = compile_with(header.replace(LAST_MEMBER, ONE_MORE), folder, words)
-    if done.returncode == 0:
-        return f"{path}: expected a new member of AttentionProblem not to compile here, but it does; name every member"
-    if not TOO_FEW_NAMES.search(done.stderr):
-        return f"{path}: expected a structured binding with too few names, found another error\n{done.stderr}"
+    done = compile_with(with_member_in_each_topic(header), folder, words)
+    found = len(TOO_FEW_NAMES.findall(done.stderr))
+    if found < len(TOPICS):
+        return f"{path}: expected a new member of each of {len(TOPICS)} topics not to compile here, found that of {found}; name every member\n{done.stderr}"
+    done = compile_with(with_another_topic(header), folder, words)
+    if not UNDECIDED_TOPIC.search(done.stderr):
+        return f"{path}: expected a new topic not to compile here, but it does; assert kAllTopics\n{done.stderr}"
     return None
 
 
 def main(build_folder):
     header = (ROOT / "include" / HEADER).read_text(encoding="utf-8")
-    if header.count(LAST_MEMBER) != 1:
-        print(f"{HEADER}: expected once {LAST_MEMBER.strip()!r}, after which this test adds a member; tell it the new last member")
-        return 1
     known = commands(build_folder)
-    missing = [path for path in DECIDING if path not in known and path not in OPTIONAL]
+    missing = [path for path in DECIDING if not Path(ROOT, path).is_file() or (path not in known and path not in OPTIONAL)]
     complaints = [f"{path}: expected it in compile_commands.json; was it moved?" for path in missing]
     complaints += [found for path in DECIDING if path in known and (found := complaint(path, *known[path], header))]
     print("\n".join(complaints) or f"{len(DECIDING)} files name every member")

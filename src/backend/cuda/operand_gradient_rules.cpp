@@ -5,6 +5,7 @@
 #include "backend/cuda/program_source.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
+#include "problem/problem_topics.hpp"
 #include "problem/row_addressing.hpp"
 #include "problem/tensor_view.hpp"
 
@@ -33,18 +34,24 @@ std::string stride_reason(const AttentionProblem& problem, TensorRole role) {
 std::vector<UnsupportedReason> OperandGradients::unsupported_reasons(const compiler::CompiledProblem& problem) {
   // Every member is named: a new one does not compile until it is run or refused here. The sum takes o's terms as they
   // are given (given_deltas), and lengths and sinks as the program reads them.
-  [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
-                                dtype, dtype_o, dtype_d_o, dtype_gradients, q, k, v, o, d_o, dq, dk, dv, scale, lengths,
-                                sink, dropout, dropout_keys, given_deltas, program, operands, backward, stats,
-                                max_logit, amax_o, index_offsets, deterministic] = problem.problem;
-  std::vector<UnsupportedReason> reasons;
+  static_assert(problem::kAllTopics<Sequences, TensorDTypes, TensorLayouts, SoftmaxOptions, OutputOptions,
+                                    BackwardOptions, ScoreProgram>);
   const AttentionProblem& p = problem.problem;
+  [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
+                                lengths, index_offsets] = problem::topic<Sequences>(p);
+  [[maybe_unused]] const auto& [dtype, dtype_o, dtype_d_o, dtype_gradients] = problem::topic<TensorDTypes>(p);
+  [[maybe_unused]] const auto& [q, k, v, o, d_o, dq, dk, dv] = problem::topic<TensorLayouts>(p);
+  [[maybe_unused]] const auto& [scale, sink, dropout, dropout_keys] = problem::topic<SoftmaxOptions>(p);
+  [[maybe_unused]] const auto& [stats, max_logit, amax_o] = problem::topic<OutputOptions>(p);
+  [[maybe_unused]] const auto& [backward, given_deltas, deterministic] = problem::topic<BackwardOptions>(p);
+  [[maybe_unused]] const auto& [program, operands] = problem::topic<ScoreProgram>(p);
+  std::vector<UnsupportedReason> reasons;
   if (!problem.backward) fail_bug("the problem was compiled without a derivative");
   object_to_places(p, reasons);
-  if (is_float8(p.dtype)) {
+  if (is_float8(dtype)) {
     reasons.push_back(unsupported(
         Rule::kDtype,
-        concat("gradients of operands: expected q, k and v in f32, f16 or bf16, found ", to_string(p.dtype))));
+        concat("gradients of operands: expected q, k and v in f32, f16 or bf16, found ", to_string(dtype))));
   }
   if (problem.backward->program.nodes().size() > kMaxKernelNodes || p.program.operands().size() > kMaxKernelOperands) {
     reasons.push_back(
@@ -53,7 +60,7 @@ std::vector<UnsupportedReason> OperandGradients::unsupported_reasons(const compi
                            kMaxKernelOperands, " operands, found ", problem.backward->program.nodes().size(), " and ",
                            p.program.operands().size())));
   }
-  if (p.dropout > 0) reasons.push_back(unsupported(Rule::kDropout, concat("expected no dropout, found ", p.dropout)));
+  if (dropout > 0) reasons.push_back(unsupported(Rule::kDropout, concat("expected no dropout, found ", dropout)));
   for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO, TensorRole::kDO}) {
     std::string reason = stride_reason(p, role);
     if (!reason.empty()) reasons.push_back(unsupported(Rule::kOperandGradientStride, std::move(reason)));

@@ -2,6 +2,7 @@
 
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
+#include "problem/problem_topics.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::backend::cudnn {
@@ -57,10 +58,16 @@ std::vector<UnsupportedReason> problem_objections(const AttentionProblem& proble
                                                   std::optional<int> compute_capability) {
   // Every member is named: one that is added does not compile until it is lowered, or refused here. The program and
   // its operands are judged by the patterns that they need, and the other members that are not looked at here are run.
+  static_assert(problem::kAllTopics<Sequences, TensorDTypes, TensorLayouts, SoftmaxOptions, OutputOptions,
+                                    BackwardOptions, ScoreProgram>);
   [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
-                                dtype, dtype_o, dtype_d_o, dtype_gradients, q, k, v, o, d_o, dq, dk, dv, scale, lengths,
-                                sink, dropout, dropout_keys, given_deltas, program, operands, backward, stats,
-                                max_logit, amax_o, index_offsets, deterministic] = problem;
+                                lengths, index_offsets] = problem::topic<Sequences>(problem);
+  [[maybe_unused]] const auto& [dtype, dtype_o, dtype_d_o, dtype_gradients] = problem::topic<TensorDTypes>(problem);
+  [[maybe_unused]] const auto& [q, k, v, o, d_o, dq, dk, dv] = problem::topic<TensorLayouts>(problem);
+  [[maybe_unused]] const auto& [scale, sink, dropout, dropout_keys] = problem::topic<SoftmaxOptions>(problem);
+  [[maybe_unused]] const auto& [stats, max_logit, amax_o] = problem::topic<OutputOptions>(problem);
+  [[maybe_unused]] const auto& [backward, given_deltas, deterministic] = problem::topic<BackwardOptions>(problem);
+  [[maybe_unused]] const auto& [program, operands] = problem::topic<ScoreProgram>(problem);
   Reasons reasons;
   object_to_places(problem, reasons);
   if (direction == Direction::kBackward && (d_o || dq || dk || dv)) {

@@ -46,6 +46,9 @@ class Variant {
   virtual cuda::Instructions instructions() const { return cuda::Instructions::kCommon; }
   /// Whether another variant cuts every problem into the same tiles by the same kernels.
   virtual bool is_same(const Variant& other) const = 0;
+  /// This variant for work of other sizes and strides, without looking at the others: the one that
+  /// KernelFamily::variants() has for that work. Null if only variants() knows it.
+  virtual std::shared_ptr<const Variant> at_sizes_of(const Work&, const DeviceProperties&) const { return nullptr; }
   /// Whether it is built whatever registers spill, because no smaller variant follows.
   virtual bool may_spill() const { return false; }
 };

@@ -1,6 +1,7 @@
 #include "backend/reference/reference_backend.hpp"
 
 #include "backend/direct_candidate.hpp"
+#include "backend/host_members.hpp"
 #include "backend/reference/dense_tensor.hpp"
 #include "backend/reference/naive_attention.hpp"
 
@@ -70,11 +71,7 @@ class ReferenceBackend final : public Backend {
   bool backward_reads_lse() const override { return false; }
   std::vector<UnsupportedReason> objections(const CompiledProblem& compiled, const Task&,
                                             const Target*) const override {
-    // Every member is named: one that is added does not compile until it is run or refused here.
-    [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
-                                  dtype, dtype_o, dtype_d_o, dtype_gradients, q, k, v, o, d_o, dq, dk, dv, scale,
-                                  lengths, sink, dropout, dropout_keys, given_deltas, program, operands, backward,
-                                  stats, max_logit, amax_o, index_offsets, deterministic] = compiled.problem;
+    runs_every_member(compiled.problem);
     return {};
   }
   std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target&,

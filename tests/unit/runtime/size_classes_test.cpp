@@ -48,5 +48,40 @@ TEST(SizeClasses, RememberTheFastestBackend) {
   EXPECT_EQ(fastest.find(one).forward, nullptr);
 }
 
+/// Serves all sizes, or needs a plan for each.
+class SizedBackend final : public backend::Backend {
+ public:
+  explicit SizedBackend(bool all_sizes) : all_sizes_(all_sizes) {}
+  const char* name() const override { return "sized"; }
+  bool serves_all_sizes() const override { return all_sizes_; }
+  std::vector<UnsupportedReason> objections(const compiler::CompiledProblem&, const backend::Task&,
+                                            const backend::Target*) const override {
+    return {};
+  }
+  std::vector<backend::Candidate> candidates(const compiler::CompiledProblem&, const backend::Task&,
+                                             const backend::Target&, std::vector<UnsupportedReason>&) const override {
+    return {};
+  }
+
+ private:
+  bool all_sizes_;
+};
+
+TEST(SizeClasses, ForgetWhatOnlyServesOncePlansWereBuiltAhead) {
+  const SizedBackend of_all_sizes(true), of_one(false);
+  const planner::Selection selection = planner::select({});
+  const Bytes one = size_class(sized(1, 512), selection, 0), other = size_class(sized(1, 5120), selection, 0);
+  const auto forward = std::make_shared<const planner::Considered>();
+  FastestPlans fastest;
+  fastest.remember(one, {&of_all_sizes, forward, true});
+  EXPECT_EQ(fastest.find(one).forward, forward);
+  EXPECT_TRUE(fastest.find(one).serves);
+  fastest.remember(other, {&of_one});
+  EXPECT_EQ(fastest.find(one).backend, nullptr);
+  EXPECT_EQ(fastest.find(other).backend, &of_one);
+  fastest.remember(one, {&of_all_sizes, forward});
+  EXPECT_EQ(fastest.find(one).forward, forward);
+}
+
 }  // namespace
 }  // namespace scoremod::runtime

@@ -117,12 +117,16 @@ std::shared_ptr<const Recipe> KernelsRecipe::at_sizes_of(const compiler::Compile
   if (!targets_.empty() || branches_of(problem.problem) != branches_of(problem_.problem)) return nullptr;
   const Work work{problem, direction_, {}};
   if (!family_.objections(work, &target.device).empty()) return nullptr;
+  std::shared_ptr<const Variant> same = variant_->at_sizes_of(work, target.device);
+  if (!same) same = same_variant(work, target.device);
+  if (!same || !memory_objections(same->layout(work).launches(), target.device).empty()) return nullptr;
+  return std::make_shared<const KernelsRecipe>(problem, direction_, family_, std::move(same));
+}
+
+std::shared_ptr<const Variant> KernelsRecipe::same_variant(const Work& work, const DeviceProperties& device) const {
   std::vector<UnsupportedReason> left_out;
-  for (const auto& variant : family_.variants(work, target.device, left_out)) {
-    if (!variant->is_same(*variant_)) continue;
-    if (!memory_objections(variant->layout(work).launches(), target.device).empty()) return nullptr;
-    return std::make_shared<const KernelsRecipe>(problem, direction_, family_, variant);
-  }
+  for (auto& variant : family_.variants(work, device, left_out))
+    if (variant->is_same(*variant_)) return std::move(variant);
   return nullptr;
 }
 

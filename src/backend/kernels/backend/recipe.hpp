@@ -69,6 +69,9 @@ class KernelsRecipe final : public Recipe {
   Work work() const { return {problem_, direction_, targets_}; }
 
  private:
+  /// This variant among all of the family for other work; null if it has none such.
+  std::shared_ptr<const Variant> same_variant(const Work& work, const DeviceProperties& device) const;
+
   compiler::CompiledProblem problem_;
   Direction direction_;
   const KernelFamily& family_;

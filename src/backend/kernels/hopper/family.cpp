@@ -47,6 +47,12 @@ class HopperVariant final : public TiledVariant {
     return predicted;
   }
 
+  std::shared_ptr<const Variant> at_sizes_of(const Work& work, const DeviceProperties&) const override {
+    // Sizes decide whether TMA can load a bias, and which backwards there are; forwards follow from the structure.
+    const bool of_structure = work.direction == Direction::kForward && !shape().loaded_bias;
+    return of_structure ? hopper_variant(shape()) : nullptr;
+  }
+
  protected:
   KernelFiles files(Direction direction) const override {
     if (direction == Direction::kForward) {

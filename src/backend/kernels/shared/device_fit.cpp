@@ -8,6 +8,7 @@
 #include "backend/kernels/workspace/arguments.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
+#include "problem/problem_topics.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -22,10 +23,17 @@ constexpr std::int64_t kRowsOfBlock = 4;
 
 std::vector<UnsupportedReason> problem_objections(const compiler::CompiledProblem& compiled) {
   // Every member is named: one that is added does not compile until it is run or refused here.
+  static_assert(problem::kAllTopics<Sequences, TensorDTypes, TensorLayouts, SoftmaxOptions, OutputOptions,
+                                    BackwardOptions, ScoreProgram>);
+  const AttentionProblem& problem = compiled.problem;
   [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
-                                dtype, dtype_o, dtype_d_o, dtype_gradients, q, k, v, o, d_o, dq, dk, dv, scale, lengths,
-                                sink, dropout, dropout_keys, given_deltas, program, operands, backward, stats,
-                                max_logit, amax_o, index_offsets, deterministic] = compiled.problem;
+                                lengths, index_offsets] = problem::topic<Sequences>(problem);
+  [[maybe_unused]] const auto& [dtype, dtype_o, dtype_d_o, dtype_gradients] = problem::topic<TensorDTypes>(problem);
+  [[maybe_unused]] const auto& [q, k, v, o, d_o, dq, dk, dv] = problem::topic<TensorLayouts>(problem);
+  [[maybe_unused]] const auto& [scale, sink, dropout, dropout_keys] = problem::topic<SoftmaxOptions>(problem);
+  [[maybe_unused]] const auto& [stats, max_logit, amax_o] = problem::topic<OutputOptions>(problem);
+  [[maybe_unused]] const auto& [backward, given_deltas, deterministic] = problem::topic<BackwardOptions>(problem);
+  [[maybe_unused]] const auto& [program, operands] = problem::topic<ScoreProgram>(problem);
   std::vector<UnsupportedReason> reasons;
   if (is_float8(dtype))
     reasons.push_back(

@@ -39,6 +39,18 @@ class SplitKvVariant final : public TiledVariant {
     return split_kv_time(work.problem, shape(), mask_work(work), rates);
   }
 
+  bool is_same(const Variant& other) const override {
+    const auto* decode = dynamic_cast<const SplitKvVariant*>(&other);
+    if (decode == nullptr || (decode->shape().splits > 1) != (shape().splits > 1)) return false;
+    // How many splits is an argument of the kernels.
+    TileShape same = decode->shape();
+    same.splits = shape().splits;
+    return same == shape();
+  }
+  std::shared_ptr<const Variant> at_sizes_of(const Work& work, const DeviceProperties& device) const override {
+    return split_kv_variant(split_kv_at_sizes(shape(), work.problem.problem, device.multiprocessors));
+  }
+
  protected:
   void fill(Holes& holes, const Work& work) const override {
     if (is_hopper(shape().family)) fill_hopper(holes, work.problem.problem, work.direction, shape());

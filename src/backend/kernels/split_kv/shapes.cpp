@@ -101,6 +101,11 @@ TileShape split_kv_shape(int rows, int row_tiles, int keys, int warps, const Att
   return shape;
 }
 
+TileShape split_kv_at_sizes(TileShape shape, const AttentionProblem& problem, std::int64_t multiprocessors) {
+  if (shape.splits > 1) shape.splits = splits_of(shape, problem, multiprocessors);
+  return shape;
+}
+
 std::vector<TileShape> hopper_split_kv_shapes(const AttentionProblem& problem, std::int64_t multiprocessors) {
   // While one team turns scores into weights, the other's products run. Two teams of wide heads lack registers.
   const int teams = problem.dim_v <= kWidestOfTwoTeams ? 2 : 1;

@@ -21,6 +21,9 @@ std::vector<TileShape> split_kv_shapes(const AttentionProblem& problem, const De
 TileShape split_kv_shape(int rows, int row_tiles, int keys, int warps, const AttentionProblem& problem,
                          const DeviceProperties& device);
 
+/// A decode shape with the splits that suit other sizes.
+TileShape split_kv_at_sizes(TileShape shape, const AttentionProblem& problem, std::int64_t multiprocessors);
+
 /// Shapes by warpgroups, on Hopper, whatever the rows: with split-KV, and with a single split.
 std::vector<TileShape> hopper_split_kv_shapes(const AttentionProblem& problem, std::int64_t multiprocessors);
 /// One whose teams, a warpgroup each, take so many keys at once: with as many stages as there is room for.
