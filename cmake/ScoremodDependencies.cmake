@@ -3,4 +3,5 @@
 find_package(Threads REQUIRED)
 scoremod_require("nlohmann_json 3.10" nlohmann-json3-dev hwy libhwy-dev)
 
-set(SCOREMOD_PRIVATE_DEPENDENCIES nlohmann_json::nlohmann_json hwy::hwy Threads::Threads)
+set(SCOREMOD_LINKED_DEPENDENCIES hwy::hwy Threads::Threads)
+set(SCOREMOD_PRIVATE_DEPENDENCIES nlohmann_json::nlohmann_json ${SCOREMOD_LINKED_DEPENDENCIES})

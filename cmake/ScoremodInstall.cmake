@@ -5,12 +5,15 @@ set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/scoremod")
 install(
   TARGETS scoremod
   EXPORT scoremodTargets
-  LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+  ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/licenses/scoremod")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/scoremod" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(EXPORT scoremodTargets NAMESPACE scoremod:: DESTINATION "${package_folder}")
 write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/scoremodConfigVersion.cmake"
                                  COMPATIBILITY SameMinorVersion)
-install(FILES "${CMAKE_CURRENT_LIST_DIR}/scoremodConfig.cmake"
+configure_file("${CMAKE_CURRENT_LIST_DIR}/scoremodConfig.cmake.in" "${CMAKE_CURRENT_BINARY_DIR}/scoremodConfig.cmake" @ONLY)
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/scoremodConfig.cmake"
               "${CMAKE_CURRENT_BINARY_DIR}/scoremodConfigVersion.cmake" DESTINATION "${package_folder}")
 
 # scoremod.pc names its folders from its own place, so that an installed tree may be moved.
@@ -24,6 +27,13 @@ foreach(kind IN ITEMS INCLUDEDIR LIBDIR)
     set(scoremod_pc_to_prefix ".")
   endif()
 endforeach()
+# What a shared library has in it, `pkg-config --libs --static` names; a static one needs it always.
+set(scoremod_pc_libs "")
+set(scoremod_pc_libs_private "-lhwy -lstdc++ -lm -pthread")
+if(SCOREMOD_STATIC)
+  set(scoremod_pc_libs " ${scoremod_pc_libs_private}")
+  set(scoremod_pc_libs_private "")
+endif()
 configure_file("${CMAKE_CURRENT_LIST_DIR}/scoremod.pc.in" "${CMAKE_CURRENT_BINARY_DIR}/scoremod.pc" @ONLY)
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/scoremod.pc" DESTINATION "${pkg_config_folder}")
 

@@ -178,3 +178,58 @@ def test_a_build_without_backends_runs_what_depends_on_them(dev):
     (tests,) = [call for call in calls if "-m pytest" in call]
     files = [word for word in tests.split() if word.startswith("tests/")]
     assert files and all((ROOT / file).is_file() for file in files)
+
+
+@pytest.fixture
+def newest(dev):
+    """./dev newest, where installing makes a Python that only says how it was called. `fails`: the framework whose tests fail."""
+    (dev.folder / "tests" / "torch").mkdir(parents=True)
+    shutil.copy(ROOT / "tests/torch/requirements.txt", dev.folder / "tests/torch")
+    calls, failing = dev.folder.parent / "calls", dev.folder / "failing"
+    python = f"""case "$*" in
+  "-m venv "*) mkdir -p "$3/bin" && printf '#!/bin/sh\\necho "$0 $*" >>"{calls}"\\ngrep -q "$0 " "{failing}" && case "$*" in *pytest*) exit 1;; esac || :' >"$3/bin/python" &&
+    chmod +x "$3/bin/python" ;;
+  *torch_stand_ins*) echo stand-ins >>"{calls}" ;;
+  *) exec "{sys.executable}" "$@" ;;
+esac"""
+    (dev.programs / "python3").unlink()
+    write_program(dev.programs / "python3", python)
+
+    def run(*arguments, fails="", **options):
+        calls.write_text("")
+        failing.write_text(f"build/newest-{fails}/bin/python ")
+        return dev("newest", *arguments, **options)
+
+    return run
+
+
+def test_the_newest_frameworks_are_tested_without_their_pins(dev, newest):
+    calls = newest()
+    assert calls[1] == "cmake --build --preset release --parallel 3 --target scoremod scoremod_jax"
+    tests = [call for call in calls if "-m pytest" in call]
+    assert tests == [f"build/newest-{name}/bin/python -m pytest -q tests/{name}" for name in ("jax", "torch")]
+    wanted = {name: (dev.folder / f"build/newest-{name}.txt").read_text().split() for name in ("jax", "torch")}
+    assert {"jax", "jaxlib", "flax", "pytest"} <= set(wanted["jax"]) and "clang-tidy" not in wanted["jax"]
+    assert {"torch", "transformers", "pytest"} <= set(wanted["torch"])
+    assert not any("=" in each for each in wanted["jax"] + wanted["torch"])
+    assert "stand-ins" in calls
+
+
+def test_a_framework_that_fails_does_not_hide_the_other(newest):
+    assert len([call for call in newest(fails="jax", status=1) if "-m pytest" in call]) == 2
+    assert len([call for call in newest("torch", fails="jax") if "-m pytest" in call]) == 1
+
+
+def test_a_framework_that_is_none_ends_it_before_anything_is_built(newest):
+    assert newest("tensorflow", status=1) == []
+
+
+def test_clang_checks_sources_for_so_many_seconds(dev):
+    configure, check = dev("clang", "5")
+    assert configure == "cmake --preset tidy -B build/clang -DCMAKE_CXX_COMPILER=clang++-16 -DCMAKE_C_COMPILER=clang-16"
+    assert check == "python tools/checks/clang_syntax.py build/clang/compile_commands.json 5 --jobs 3"
+
+
+def test_a_kind_of_tests_may_be_sanitized_alone(sanitize):
+    (call,) = sanitize(0, "asan", "50", "", "unit")
+    assert call.split()[-2:] == ["--filter", "build/asan/bin/scoremod_unit_tests"]

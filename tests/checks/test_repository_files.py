@@ -41,8 +41,8 @@ def commands_of(name):
 def test_workflows_run_what_is_there():
     known = re.findall(r"^  (\w+) {2,}|^  (\w+) \[", (ROOT / "dev").read_text(encoding="utf-8"), re.MULTILINE)
     known = {name for pair in known for name in pair if name}
-    asked = {command.split()[1] for name in ("ci.yml", "release.yml") for command in commands_of(name) if command.startswith("./dev ")}
-    assert asked == {"wheel", "docs"} and asked <= known
+    asked = {command.split()[1] for name in ("ci.yml", "release.yml", "newest.yml") for command in commands_of(name) if command.startswith("./dev ")}
+    assert asked == {"release", "docs", "newest"} and asked <= known
     assert ".ci/run" in commands_of("ci.yml") and (ROOT / ".ci/run").is_file()
 
 
@@ -57,4 +57,4 @@ def test_a_release_is_refused_for_a_tag_of_another_version():
 def test_nothing_is_released_without_a_tag():
     jobs = workflow("release.yml")["jobs"]
     assert jobs["draft"]["if"] == "github.ref_type == 'tag'" and "--draft" in jobs["draft"]["steps"][-1]["run"]
-    assert jobs["build"]["steps"][-1]["with"]["path"].split() == ["build/wheels/*.whl", "build/site"]
+    assert jobs["build"]["steps"][-1]["with"]["path"].split() == ["build/release-files", "build/site"]

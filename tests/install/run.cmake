@@ -30,6 +30,9 @@ separate_arguments(flags UNIX_COMMAND "${flags}")
 run("${CXX_COMPILER}" -std=c++20 ${sanitizer} "${CMAKE_CURRENT_LIST_DIR}/main.cpp" -o "${WORK_FOLDER}/by_pkg_config" ${flags}
     "-Wl,-rpath,${library_folder}")
 run("${WORK_FOLDER}/by_pkg_config")
+if(NOT EXISTS "${WORK_FOLDER}/moved/share/licenses/scoremod/LICENSE")
+  message(FATAL_ERROR "the installed tree has no LICENSE")
+endif()
 run("${PKG_CONFIG}" --exact-version=${VERSION} scoremod)
 file(RENAME "${WORK_FOLDER}/moved" "${WORK_FOLDER}/prefix")
 

@@ -3,8 +3,10 @@
 import fcntl
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -56,18 +58,39 @@ def run(*command, folder):
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """A wheel that is built with the packages of this Python and nothing from the network. Its folder is beside those of ./dev build, so that
-    ccache, which compares relative paths and the compiler's name, has every object."""
+def sdist(tmp_path_factory):
+    """The source distribution, as pip and `python -m build --sdist` ask the build's backend for it."""
+    folder = tmp_path_factory.mktemp("sdist")
+    run(sys.executable, "-c", "import sys, scikit_build_core.build as backend; backend.build_sdist(sys.argv[1])", folder, folder=ROOT)
+    (made,) = folder.glob("*.tar.gz")
+    return made
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist, tmp_path_factory):
+    """A wheel that is built from the source distribution, with the packages of this Python and nothing from the network. The build's folder lies in the
+    unpacked tree as those of ./dev build lie in the checkout. ccache compares relative paths and the compiler's name, and so has every object."""
     folder = tmp_path_factory.mktemp("wheel")
+    shutil.unpack_archive(sdist, folder)
+    (tree,) = (each for each in folder.iterdir() if each.is_dir())
     pip = [sys.executable, "-m", "pip", "wheel", "--no-index", "--no-deps", "--no-build-isolation"]
     (ROOT / "build").mkdir(exist_ok=True)
     # Another worker of pytest may need a wheel as well.
     with (ROOT / "build" / "wheel.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        run(*pip, "--config-settings", f"build-dir={ROOT / 'build' / 'wheel'}", "--wheel-dir", folder, ROOT, folder=folder)
+        run(*pip, "--config-settings", f"build-dir={tree / 'build' / 'wheel'}", "--wheel-dir", folder, tree, folder=folder)
     (built,) = folder.glob("*.whl")
     return built
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout")
+def test_the_source_distribution_is_the_tree_without_what_is_built(sdist):
+    with tarfile.open(sdist) as archive:
+        files = {name.split("/", 1)[1] for name in archive.getnames()}
+    tracked = set(subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines())
+    assert tracked - files == set()
+    assert not any(name.startswith((".git/", "build/", ".venv")) or name.endswith(".pyc") for name in files)
+    assert sdist.stat().st_size < 10e6
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,63 @@
+"""The page of dependencies has every one, in the version of its requirement file, and the list of a release is made of it."""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools" / "release"))
+import sbom  # noqa: E402
+
+FILES = ("requirements.txt", "requirements-no-deps.txt", "requirements-cudnn-headers.txt", "tools/wheel/requirements.txt", "tools/pages/requirements.txt")
+HEADINGS = (*sbom.SCOPES, "To build, test and write pages")
+
+
+def listed():
+    """name -> version, of every row of the page; several share a row."""
+    found = {}
+    for heading in HEADINGS:
+        for names, versions, *_ in sbom.rows(heading):
+            names, versions = names.split(", "), versions.split(", ")
+            found |= dict(zip((name.lower() for name in names), versions if len(versions) == len(names) else versions * len(names)))
+    return found
+
+
+def pinned(file):
+    return {name.lower(): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_each_pinned_package_is_on_the_page(file):
+    page = listed()
+    # The table of run time has the oldest versions of these.
+    oldest = ("numpy", "jax", "flax", "matplotlib")
+    assert {name: page.get(name) for name in pinned(file) if name not in oldest} == {n: v for n, v in pinned(file).items() if n not in oldest}
+
+
+def test_pytorchs_packages_are_on_the_page():
+    assert listed()["transformers"] == pinned("tests/torch/requirements.txt")["transformers"]
+
+
+def test_bounds_are_those_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    bounds = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
+    assert {f"{name}{version}" for name, version, *_ in sbom.rows("At run time")} == {each for each in bounds if not each.startswith("scoremod")}
+
+
+def test_packages_of_the_system_are_those_of_dev():
+    installed = (ROOT / "dev").read_text(encoding="utf-8").split("APT_PACKAGES=(")[1].split(")")[0].split()
+    assert {version.removeprefix("apt: ") for _, version, *_ in sbom.rows("In the library and the wheel") if version.startswith("apt: ")} <= set(installed)
+
+
+def test_the_list_has_what_is_linked():
+    made = sbom.sbom()
+    assert made["bomFormat"] == "CycloneDX" and made["metadata"]["component"]["version"][0].isdigit()
+    components = {each["name"]: each for each in made["components"]}
+    assert {"Highway", "nlohmann-json", "nvidia-cudnn-frontend", "numpy"} <= set(components)
+    assert components["nvidia-cudnn-frontend"]["purl"] == "pkg:pypi/nvidia-cudnn-frontend@1.23.0"
+    assert components["Highway"]["purl"].startswith("pkg:deb/debian/libhwy-dev")
+    assert components["numpy"]["purl"] == "pkg:pypi/numpy" and components["numpy"]["scope"] == "optional"
+    assert all(each["licenses"] and each["description"] for each in made["components"])
