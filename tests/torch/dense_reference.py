@@ -88,7 +88,7 @@ def _rounded(x, dtype, random):
 
 def check(fused, tensors, captured, modifiers, random, **options):
     """Holds fused(q, k, v, score_mod, mask_mod, **options) -> (o, lse) to the dense computation: outputs, and gradients of q, k, v and of every
-    captured tensor. modifiers(*captured) -> (score_mod, mask_mod)."""
+    captured tensor. modifiers(*captured) -> (score_mod, mask_mod). Returns the lists of fused's results, of the plain ones and of the true ones."""
     q, k, v = tensors
     weights = [torch.randn(shape, generator=random).to(q.device) for shape in ((*q.shape[:3], v.shape[3]), q.shape[:3])]
 
@@ -112,4 +112,4 @@ def check(fused, tensors, captured, modifiers, random, **options):
         off_sum = error + _rounded(terms, found[1].dtype, random) - terms
         rounded.append(results(with_modifiers(attention_and_lse), widened([*tensors, *captured]), [w_o, w_lse - off_sum]))
     assert_close(found, plain, truth, NAMES, rounded)
-    return found
+    return found, plain, truth

@@ -121,7 +121,7 @@ def test_keys_of_one_batch_are_those_of_each(shared, road, random, addresses, mo
         monkeypatch.setattr(api, "is_plain", lambda *tensors: False)
         monkeypatch.setattr(api, "repeated", lambda *request: None)
     for _ in range(2):  # the second call is known
-        found = dense.check(run, [q, k, v], [slopes], modifiers, random)
+        found, *_ = dense.check(run, [q, k, v], [slopes], modifiers, random)
     addresses.clear()
     with torch.no_grad():
         o, _ = run(q, k, v, *modifiers(slopes))
