@@ -73,13 +73,13 @@ def packed(biases, *others):
 
 def _last(f, starts, b, index):
     """The token of a varlen sequence's position, or of its last one."""
-    return starts[b] + f.minimum(index, starts[b + 1] - starts[b] - 1)
+    return starts[:-1][b] + f.minimum(index, starts[1:][b] - starts[:-1][b] - 1)
 
 
 def _multi_buffer(f, real, a, score, b, h, q, k):
     q_bias, k_bias, batch_bias, head_scale, table, starts_q, starts_k = a
     near = f.clip(q - k + 8, 0, 16)
-    return score * head_scale[h] + batch_bias[b] + q_bias[starts_q[b] + q] + k_bias[starts_k[b] + k] + table[near] * 0.1
+    return score * head_scale[h] + batch_bias[b] + q_bias[starts_q[:-1][b] + q] + k_bias[starts_k[:-1][b] + k] + table[near] * 0.1
 
 
 SCORES = {
@@ -103,30 +103,36 @@ SCORES = {
         score_of(lambda f, real, a, score, b, h, q, k: score + a[0][_last(f, a[2], b, q)] + a[1][_last(f, a[3], b, k)]), packed("qk")
     ),
     "packed_logical_rel_plus_kv_bias": Definition(
-        score_of(lambda f, real, a, score, b, h, q, k: score + real(f.abs(q - k), score) * 0.01 + a[0][a[2][b] + k]), packed("k")
+        score_of(lambda f, real, a, score, b, h, q, k: score + real(f.abs(q - k), score) * 0.01 + a[0][a[2][:-1][b] + k]), packed("k")
     ),
     "stress_complex_arithmetic": Definition(
         score_of(
-            lambda f, real, a, score, b, h, q, k: score + real(f.abs(q - k), score) * 0.001 + a[0][a[1][b] + q] * (real((b + 1) * (h + 1), score) * 0.001)
+            lambda f, real, a, score, b, h, q, k: score + real(f.abs(q - k), score) * 0.001 + a[0][a[1][:-1][b] + q] * (real((b + 1) * (h + 1), score) * 0.001)
         ),
         packed("q"),
     ),
     "stress_squared_distance": Definition(
         score_of(
-            lambda f, real, a, score, b, h, q, k: score + real((q - k) * (q - k), score) * 0.0001 + a[0][a[1][b] + q] * (real((b + 1) * (h + 1), score) * 0.001)
+            lambda f, real, a, score, b, h, q, k: (
+                score + real((q - k) * (q - k), score) * 0.0001 + a[0][a[1][:-1][b] + q] * (real((b + 1) * (h + 1), score) * 0.001)
+            )
         ),
         packed("q"),
     ),
     "stress_conditional_mask": Definition(
-        score_of(lambda f, real, a, score, b, h, q, k: f.where((q >= k) & (f.abs(a[1][b] + q - a[2][b] - k) <= 20), score + a[0][a[2][b] + k], -math.inf)),
+        score_of(
+            lambda f, real, a, score, b, h, q, k: f.where(
+                (q >= k) & (f.abs(a[1][:-1][b] + q - a[2][:-1][b] - k) <= 20), score + a[0][a[2][:-1][b] + k], -math.inf
+            )
+        ),
         packed("k"),
     ),
     "stress_multi_buffer": Definition(score_of(_multi_buffer), packed("qk", "b", "h", (17,))),
-    "stress_global_offset": Definition(score_of(lambda f, real, a, score, b, h, q, k: score + a[0][a[2][b] + k]), packed("k")),
+    "stress_global_offset": Definition(score_of(lambda f, real, a, score, b, h, q, k: score + a[0][a[2][:-1][b] + k]), packed("k")),
     "stress_xor_pattern": Definition(
-        score_of(lambda f, real, a, score, b, h, q, k: score + real((q ^ k) & 0xFF, score) * 0.001 + a[0][a[2][b] + k] * 0.1), packed("k")
+        score_of(lambda f, real, a, score, b, h, q, k: score + real((q ^ k) & 0xFF, score) * 0.001 + a[0][a[2][:-1][b] + k] * 0.1), packed("k")
     ),
-    "debug_global_idx": Definition(score_of(lambda f, real, a, score, b, h, q, k: score + real(a[1][b] + k, score) * 0.001), packed("")),
+    "debug_global_idx": Definition(score_of(lambda f, real, a, score, b, h, q, k: score + real(a[1][:-1][b] + k, score) * 0.001), packed("")),
     "soft_cap": Definition(score_of(lambda f, real, a, score, b, h, q, k: 3.0 * f.tanh(score / 3.0))),
     "squared": Definition(score_of(lambda f, real, a, score, b, h, q, k: score * score)),
 }
@@ -179,9 +185,11 @@ MASKS = {
     "dilated_sliding_window": Definition(mask_of(lambda f, a, b, h, q, k: (q >= k) & (q - k < 20) & ((q - k) % 2 == 0))),
     "document": Definition(mask_of(lambda f, a, b, h, q, k: a[0][b, h, q] == a[0][b, h, k]), _documents("bhk"), seq=(40, 40)),
     "ima": Definition(mask_of(lambda f, a, b, h, q, k: k >= a[0][k]), _thresholds),
-    "global_packed_document": Definition(mask_of(lambda f, a, b, h, q, k: a[0][a[1][b] + q] == a[0][a[2][b] + k]), _packed_documents),
-    "global_ima": Definition(mask_of(lambda f, a, b, h, q, k: a[2][b] + k >= a[0][a[2][b] + k]), _packed_thresholds),
-    "global_causal_window": Definition(mask_of(lambda f, a, b, h, q, k: (a[1][b] + k <= a[0][b] + q) & (a[0][b] + q - a[1][b] - k <= 11)), packed("")),
+    "global_packed_document": Definition(mask_of(lambda f, a, b, h, q, k: a[0][a[1][:-1][b] + q] == a[0][a[2][:-1][b] + k]), _packed_documents),
+    "global_ima": Definition(mask_of(lambda f, a, b, h, q, k: a[2][:-1][b] + k >= a[0][a[2][:-1][b] + k]), _packed_thresholds),
+    "global_causal_window": Definition(
+        mask_of(lambda f, a, b, h, q, k: (a[1][:-1][b] + k <= a[0][:-1][b] + q) & (a[0][:-1][b] + q - a[1][:-1][b] - k <= 11)), packed("")
+    ),
 }
 
 SUITES = {"FlashAttention-4 score_mod": SCORES, "FlashAttention-4 mask_mod": MASKS}

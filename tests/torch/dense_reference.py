@@ -11,9 +11,9 @@ import torch
 ROUNDING_BAND = 8  # units in the last place of the largest element
 
 
-def attention_and_lse(q, k, v, score_mod=None, mask_mod=None, *, scale=None):
+def attention_and_lse(q, k, v, score_mod=None, mask_mod=None, *, scale=None, sink=None):
     """(o, lse) of [batch, head, sequence, dim]. The functions are called once, with tensors of all scores. Sums are in float32, or in float64
-    for such tensors; probabilities are rounded to the dtype of v."""
+    for such tensors; probabilities are rounded to the dtype of v. sink [heads] is one more term of each sum, without a value."""
     wide = torch.promote_types(q.dtype, torch.float32)
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
@@ -24,9 +24,13 @@ def attention_and_lse(q, k, v, score_mod=None, mask_mod=None, *, scale=None):
     if mask_mod is not None:
         scores = torch.where(mask_mod(*indices), scores, -math.inf)
     top = scores.detach().amax(dim=-1, keepdim=True)
+    if sink is not None:
+        top = torch.maximum(top, sink.to(wide)[:, None, None])
     top = torch.where(top.isneginf(), 0, top)  # a row without a kept key
     weights = torch.exp(scores - top)
     total = weights.sum(dim=-1, keepdim=True)
+    if sink is not None:
+        total = total + torch.exp(sink.to(wide)[:, None, None] - top)
     empty = total == 0
     p = weights / torch.where(empty, 1, total)
     o = (p.to(v.dtype).to(wide) @ v.to(wide)).to(v.dtype)

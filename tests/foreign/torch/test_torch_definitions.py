@@ -6,7 +6,7 @@ import dense_reference as dense
 import numpy as np
 import pytest
 import torch
-from agreement import error_ratio
+from errors_in_torch import largest_ratio
 
 from scoremod.torch import flex_attention
 
@@ -20,16 +20,6 @@ def real(x, score):
 
 def fused(q, k, v, score_mod, mask_mod):
     return flex_attention(q, k, v, score_mod, mask_mod=mask_mod, return_lse=True, enable_gqa=True)
-
-
-def largest_ratio(found, plain, truth):
-    ratios = []
-    for x, p, t in zip(found, plain, truth):
-        finite = ~t.isneginf()
-        if finite.any():
-            error, own = ((each.double() - t)[finite].abs().max().item() for each in (x, p))
-            ratios.append(error_ratio(error, own, torch.finfo(x.dtype).eps * t[finite].abs().max().item()))
-    return max(ratios)
 
 
 @pytest.mark.parametrize(("suite", "name"), CASES, ids=lambda x: x)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from agreement import error_ratio
 
+import scoremod
 from scoremod.jax import flex_attention
 
 SUITES = definitions.SUITES | gym_definitions.SUITES
@@ -57,3 +58,11 @@ def test_definition(suite, name, foreign_seed, record):
     scores = case.batch * case.heads[0] * case.seq[0] * case.seq[1]
     dense.assert_close(found, expected, truth, captured=len(floats), scores=scores)
     record(suite, name, "jax", largest_ratio(found, expected, truth))
+
+
+def test_cu_seqlens_by_the_batch_are_sliced():
+    """FlashAttention-4's definitions read cu_seqlens [batch + 1] at b. Here an array at b has one entry for each batch, and the message says so."""
+    starts = jnp.asarray([0, 3, 9], jnp.int32)
+    q = jnp.ones((2, 8, 2, 8))
+    with pytest.raises(scoremod.InvalidArgumentError, match=r"expected a size of 2 along dimension 0, one for each b, found 3. .*index a slice of it"):
+        flex_attention(q, q, q, lambda score, b, h, q_idx, kv_idx: score + starts[b])
