@@ -2,6 +2,8 @@
 
 import ctypes
 import functools
+import struct
+import sys
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from ctypes import addressof, c_int64, c_size_t, c_void_p
@@ -97,7 +99,7 @@ class OpenAttention:
             numbers += shape
             numbers += own or ()
         prepared = PreparedSizes(self, tuple(strides), [(name, len(shape), own is not None) for name, shape, own in operands])
-        return prepared.at(sizes, numbers)[0]
+        return Attention.of_handle(c_void_p(prepared.at(sizes, numbers)[0]), self._arguments)
 
     def name(self, name: str) -> int:
         """The address of an operand's name, which lives as long as this object."""
@@ -109,40 +111,46 @@ class OpenAttention:
 class PreparedSizes:
     """The sizes of calls of one OpenAttention whose tensors have the same names and ranks: structs that stand ready, in which a call puts nothing but numbers."""
 
-    def __init__(self, attention, strided, operands):
+    def __init__(self, attention: OpenAttention, strided: Sequence[str], operands: Sequence[tuple[str, int, bool]]) -> None:
         """strided: the tensors that have strides, of those that OpenAttention.at() takes; operands: (name, rank, whether it has strides) each."""
         self._attention, self._strided, self._operands = attention, strided, operands
         self._open = attention._handle.value
         self._first = _WORDS + _OPERAND_WORDS * len(operands)
-        self._count = 4 * len(strided) + sum(rank * (1 + has_strides) for _, rank, has_strides in operands)
+        count = 4 * len(strided) + sum(rank * (1 + has_strides) for _, rank, has_strides in operands)
+        # Half the time of a slice of the words.
+        self._write_sizes, self._write_numbers = (struct.Struct(f"={each}q").pack_into for each in (len(SIZES), count))
+        self._numbers, self._answers = self._first * _WORD, self._first + count
         self._structs = []
 
-    def at(self, sizes, numbers):
-        """(the scoremod.Attention, its forward's workspace in bytes). sizes: in the order of SIZES; numbers: the strides of each tensor, and the shape and
-        strides of each operand, in a row."""
+    def at(self, sizes: Sequence[int], numbers: Sequence[int]) -> tuple[int, int]:
+        """(the handle of these sizes, which the caller then owns, its forward's workspace in bytes).
+
+        sizes: in the order of SIZES; numbers: the strides of each tensor, and the shape and strides of each operand, in a row.
+        """
         try:
             words = self._structs.pop()
         except IndexError:  # threads have their own
             words = self._words()
         base = addressof(words)
-        words[1:_FIRST_TENSOR] = sizes
-        words[self._first : self._first + self._count] = numbers
+        self._write_sizes(words, _WORD, *sizes)
+        self._write_numbers(words, self._numbers, *numbers)
         # The answers follow: a handle, a number and a message.
-        answers = base + (self._first + self._count) * _WORD
+        answers = base + self._answers * _WORD
         name, status = "scoremod_attention_at", _at()(self._open, base, answers, answers + 2 * _WORD)
-        handle = c_void_p(words[-3])
+        handle = words[-3]
         if not status:
-            made = Attention.of_handle(handle, self._attention._arguments)
             name, status = "scoremod_attention_forward_workspace_bytes", _workspace_bytes()(handle, answers + _WORD, answers + 2 * _WORD)
+            if status:
+                _destroy()(handle)
         if status:
             library.raise_error(name, status, c_void_p(words[-1]))
         workspace_bytes = words[-2]
         self._structs.append(words)
-        return made, workspace_bytes
+        return handle, workspace_bytes
 
     def _words(self):
         """A scoremod_sizes and all that it points to, in one piece of memory."""
-        words = (c_int64 * (self._first + self._count + 3))()
+        words = (c_int64 * (self._answers + 3))()
         base, numbers = addressof(words), self._first
         words[0] = _WORDS * _WORD
         for name in self._strided:
@@ -155,6 +163,24 @@ class PreparedSizes:
             words[place : place + 4] = self._attention.name(name), rank, base + numbers * _WORD, base + (numbers + rank) * _WORD if has_strides else 0
             numbers += rank * (1 + has_strides)
         return words
+
+
+class Handle:
+    """An attention of the C interface that is given back once nobody has this object. An Attention's other fields would take as long as the rest of it."""
+
+    __slots__ = ("_destroy", "_value")
+
+    def __init__(self, value: int) -> None:
+        self._value, self._destroy = value, _destroy()
+
+    def __del__(self, _is_finalizing=sys.is_finalizing):
+        if not _is_finalizing():  # as in Attention
+            self._destroy(self._value)
+
+
+@functools.cache
+def _destroy():
+    return library.load().scoremod_attention_destroy
 
 
 @functools.cache

@@ -133,6 +133,54 @@ def test_a_fresh_closure_is_found(tensors, found, random):
     assert found == [False, True, True]
 
 
+@pytest.mark.parametrize("same", ["all", "query and key", "query and value", "key and value", "lengths", "sink"])
+def test_one_tensor_in_several_places_is_found(same, tensors, found, random):
+    """Other tensors of the same looks are not taken for it, at other sizes either."""
+
+    def given(keys):
+        q, k, v = (torch.randn(2, H, keys, D, generator=random) for _ in range(3))
+        lengths, slopes = torch.tensor([keys, 1], dtype=torch.int32), torch.randn(H, generator=random)
+        again = {"all": (q, q, q), "query and key": (q, q, v), "query and value": (q, k, q), "key and value": (q, k, k)}.get(same, (q, k, v))
+        ids, sink = (lengths if same == "lengths" else lengths.flip(0)), (slopes if same == "sink" else slopes + 1)
+        function = lambda s, b, h, i, j: s + slopes[h] * j + ids[b]  # noqa: E731
+        return again, function, {"lengths": lengths, "sink": sink}
+
+    def expected(q, k, v, function, options):
+        apart = {name: each.clone() for name, each in options.items()}
+        return flex_attention(q.clone(), k.clone(), v.clone(), lambda s, b, h, i, j: function(s, b, h, i, j) + 0.0 * s, **apart)
+
+    with torch.no_grad():
+        for number, keys in enumerate((5, 5, 6, 7, 5)):
+            (q, k, v), function, options = given(keys)
+            found.clear()
+            o = flex_attention(q, k, v, function, **options)
+            assert found == [number > 0]
+            torch.testing.assert_close(o, expected(q, k, v, function, options), rtol=1e-5, atol=1e-5)
+        for keys in (5, 8):  # negative control: no tensor comes twice
+            (q, k, v), function, options = given(keys)
+            q, k, v = (x + number for number, x in enumerate((q, k, v)))
+            options = {name: each + 0 for name, each in options.items()}
+            torch.testing.assert_close(flex_attention(q, k, v, function, **options), expected(q, k, v, function, options), rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_of_one_tensor_in_all_places(found, random):
+    x = torch.randn(1, H, S, D, generator=random, requires_grad=True)
+    apart = [x.detach().clone().requires_grad_() for _ in range(3)]
+    expected = sum(torch.autograd.grad(flex_attention(*apart).square().sum(), apart))
+    found.clear()
+    for _ in range(3):
+        torch.testing.assert_close(torch.autograd.grad(flex_attention(x, x, x).square().sum(), x)[0], expected, rtol=1e-4, atol=1e-5)
+    assert found == [False, True, True]
+
+
+def test_dtypes_take_turns(tensors, found):
+    others = [each.to(torch.bfloat16) for each in tensors]
+    for number in range(3):
+        for each in (tensors, others):
+            assert flex_attention(*each).dtype == each[0].dtype
+        assert found[-2:] == [number > 0] * 2
+
+
 class _Dispatch(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
         return function(*arguments, **(options or {}))

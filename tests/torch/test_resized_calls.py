@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 
+from scoremod import open_attention
 from scoremod.torch import api, flex_attention, repeated_calls, resized_calls
 
 H, HEADS_KV, D = 4, 2, 8
@@ -124,6 +125,32 @@ def test_whatever_does_not_fit_goes_the_long_way(change, random, resized, monkey
             assert same(call(q, k, v), anew(q, k, v, score_mod, monkeypatch=monkeypatch))
     if change != "mask":
         assert True not in resized
+
+
+def test_new_sizes_have_the_trace_of_their_gradients(random, monkeypatch):
+    """Functions may ask whether a tensor requires gradients, which decides nothing else while gradients are off."""
+    slopes = torch.randn(H, generator=random)
+
+    def score_mod(score, b, h, i, j):
+        return score + slopes[h] * j if slopes.requires_grad else score + slopes[h] * i * j
+
+    with torch.no_grad():
+        for keys, is_learned in ((5, False), (5, True), (6, True), (6, False), (7, False), (8, True), (8, True), (9, True)):
+            slopes.requires_grad_(is_learned)
+            q, k, v = (torch.randn(1, H, n, D, generator=random) for n in (3, keys, keys))
+            assert same(flex_attention(q, k, v, score_mod), anew(q, k, v, score_mod, monkeypatch=monkeypatch))
+
+
+def test_sizes_are_given_back_with_their_calls(random, monkeypatch):
+    """A handle of the C interface lives as long as its sizes are kept."""
+    monkeypatch.setattr(repeated_calls, "_MAX_SIZES", 4)
+    given, destroy = [], open_attention._destroy()
+    monkeypatch.setattr(open_attention, "_destroy", lambda: lambda handle: given.append(handle) or destroy(handle))
+    q, k, v = (torch.randn(1, H, 40, D, generator=random) for _ in range(3))
+    with torch.no_grad():
+        for n in range(2, 40):
+            flex_attention(q, k[:, :, :n], v[:, :, :n])
+    assert len(given) == 33  # of 37 new sizes
 
 
 def test_sizes_that_do_not_fit_are_refused_as_ever(random):

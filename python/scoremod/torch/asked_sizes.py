@@ -151,6 +151,16 @@ def evaluated(expression, extents):
     return (_OPERATIONS.get(operation) or _COMPARISONS[operation])(evaluated(x, extents), evaluated(y, extents))
 
 
+def axes_of(expression):
+    """The axes whose sizes an expression reads."""
+    if not isinstance(expression, tuple):
+        return frozenset()
+    if len(expression) == 2:
+        return frozenset(expression[1:])
+    _, x, y = expression
+    return axes_of(x) | axes_of(y)
+
+
 def answer_alike(guards, extents):
     """Whether the comparisons of a trace give the same answers at these Extents."""
     for comparison, answer in guards:

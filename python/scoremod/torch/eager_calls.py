@@ -60,6 +60,18 @@ def keep(kind, call):
     _kept[kind] = call
 
 
+class AtSizes:
+    """The part of a forward that follows from its sizes.
+
+    forward: the Direction; rows: the shape of an LSE; is_like_query: whether the output has the query's shape and strides.
+    """
+
+    __slots__ = ("forward", "is_like_query", "rows")
+
+    def __init__(self, forward, rows, is_like_query):
+        self.forward, self.rows, self.is_like_query = forward, rows, is_like_query
+
+
 class EagerCall:
     """All calls of one kind."""
 
@@ -94,11 +106,10 @@ class EagerCall:
         alike = q.shape[-1] == v.shape[-1] and self.call.output_dtype(q) == q.dtype and list(q.stride()) == output_strides(q, v.shape[-1])
         o = q if alike else empty_output(q, v, self.call.output_dtype(q))
         self.compiled = compiled_problem(q, k, v, o, given, text, wanted, backward, self.has_lse)
-        self._like_query = alike and not self.call.is_ragged
         self.may_be_like_query = q.shape[-1] == v.shape[-1] and self.call.output_dtype(q) == q.dtype
-        self._rows = q.shape[:-1]
+        self._at = AtSizes(self.compiled.forward, q.shape[:-1], alike and not self.call.is_ragged)
         if backward:
-            tensors, operands = self.compiled.backward.tensors, self.compiled.backward.operands
+            tensors, operands = self.compiled.backward.of_all.tensors, self.compiled.backward.of_all.operands
             self._look_of_dropout = dense((2,), torch.int64, torch.device("cpu")) if self.call.dropout else None
             self.saved_looks = [*map(tensors.get, ("q", "k", "v", "o", "lse")), self._look_of_dropout, *(look for _, look in operands)]
             self._look_of_d_o, self._looks_of_gradients = tensors["d_o"], [tensors["dq"], tensors["dk"], tensors["dv"]]
@@ -121,23 +132,16 @@ class EagerCall:
         operands += bound
         return self.run(query, key, value, operands, dropout, offsets, out)
 
-    def resized(self, compiled, extents, rows, is_like_query):
-        """An EagerCall of a CompiledProblem at other sizes. rows: the shape of an LSE."""
-        made = EagerCall.__new__(EagerCall)
-        made.__dict__.update(self.__dict__)
-        made.compiled, made.extents, made._rows, made._like_query = compiled, extents, rows, is_like_query
-        return made
-
     def direct(self):
         """The number of the captured tensor that each operand of the program is; None where one is made of a tensor."""
         return None if self._converted else self._direct
 
-    def run(self, query, key, value, operands, dropout, offsets, out=None):
-        """__call__() with the tensors of all operands."""
+    def run(self, query, key, value, operands, dropout, offsets, out=None, at=None):
+        """__call__() with the tensors of all operands. at: the AtSizes of other sizes than its own, of a call without a backward."""
         if not self.takes_all:
             query, key, value = all_taken(query, key, value, self.wants_backward)
         if not self.wants_backward:
-            return self.forward(query, key, value, operands, dropout, offsets, out)
+            return self.forward(query, key, value, operands, dropout, offsets, out, at)
         o, *rows = _Differentiable.apply(self, dropout, offsets, query, key, value, *operands)
         amax = rows.pop() if self._with_amax else None
         return o, rows[0] if self.with_lse else None, rows[-1] if self._with_max else None, amax
@@ -158,21 +162,22 @@ class EagerCall:
         sources = self.traced.bound(captured, self._extents_at(offsets))
         return [taken_operand(source.tensor(self._device), wanted) for source, (_, _, wanted) in zip(sources, self._sources)]
 
-    def forward(self, q, k, v, operands, dropout, offsets, out=None):
-        if out is not None and out.stride() == self._strides_of_output(q, v) and hold_numbers(out):
+    def forward(self, q, k, v, operands, dropout, offsets, out=None, at=None):
+        at = at or self._at
+        if out is not None and out.stride() == self._strides_of_output(q, v, at) and hold_numbers(out):
             check_shape(out, (*q.shape[:-1], v.shape[-1]), self.call.output_dtype(q), q.device)
             o = cleared_output(self.call, out)
         else:
-            o = torch.empty_like(q) if self._like_query else output_of(self.call, q, v)
-        lse = rows_of(self.call, q, self._rows) if self.has_lse else None
-        largest = rows_of(self.call, q, self._rows) if self._with_max else None
+            o = torch.empty_like(q) if at.is_like_query else output_of(self.call, q, v)
+        lse = rows_of(self.call, q, at.rows) if self.has_lse else None
+        largest = rows_of(self.call, q, at.rows) if self._with_max else None
         amax = amax_of(self.call, q) if self._with_amax else None
         rows = () if not self._has_rows else [each for each in (lse, largest, amax) if each is not None]
-        self.compiled.forward.run_known((q, k, v, o, *rows, *operands), dropout, offsets, True)
+        at.forward.run_known((q, k, v, o, *rows, *operands), dropout, offsets, True)
         return o, lse, largest, amax
 
-    def _strides_of_output(self, q, v):
-        return q.stride() if self._like_query else tuple(output_strides(q, v.shape[-1]))
+    def _strides_of_output(self, q, v, at):
+        return q.stride() if at.is_like_query else tuple(output_strides(q, v.shape[-1]))
 
     def backward(self, saved, d_o, offsets):
         """(dq, dk, dv, gradient of each operand or None) of the tensors that autograd hands back. None where these look other than the saved ones,
@@ -181,7 +186,7 @@ class EagerCall:
         if dropout is not None and look_of(dropout) != self._look_of_dropout:
             return None
         gradients = [self._new(look) for look in self._looks_of_gradients]
-        of_operands = [look.empty() for _, look in self.compiled.backward.gradients]
+        of_operands = [look.empty() for _, look in self.compiled.backward.of_all.gradients]
         d_o = lying_as(d_o, self._look_of_d_o)
         if not self.compiled.backward.run_if_plain(q, k, v, o, lse, d_o, *gradients, *operands, *of_operands, dropout=dropout, offsets=offsets):
             return None

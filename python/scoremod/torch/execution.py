@@ -79,12 +79,6 @@ class CompiledProblem:
             all_looks = {**looks, "lse": lse, "d_o": looks["o"], **gradients}
             self.backward = Direction(attention, "backward", all_looks, of_operands, of_wanted, workspace, call, q.device)
 
-    def resized(self, attention, shapes, sizes):
-        """This problem, which has a forward alone, at the sizes of another Attention; the arguments are Direction.resized()'s."""
-        made = CompiledProblem.__new__(CompiledProblem)
-        made.sizes, made.backward, made.forward = self.sizes, None, self.forward.resized(attention, shapes, sizes)
-        return made
-
 
 class _Described(NamedTuple):
     """All of a problem that follows from its tensors, as ProblemTemplate.text() takes it."""

@@ -66,9 +66,9 @@ def hold_numbers(*tensors):
     return True
 
 
-def reach_their_ends(tensors, extents):
-    """Whether each storage holds its tensor to the end. extents: (bytes of an element, Look.nbytes()) of each."""
-    for tensor, (itemsize, nbytes) in zip(tensors, extents):  # each call pays for it
+def reach_their_ends(tensors, itemsizes, spans):
+    """Whether each storage holds its tensor to the end. itemsizes: the bytes of an element of each; spans: Look.nbytes() of each."""
+    for tensor, itemsize, nbytes in zip(tensors, itemsizes, spans):  # each call pays for it
         if tensor.untyped_storage().nbytes() < tensor.storage_offset() * itemsize + nbytes:
             return False
     return True

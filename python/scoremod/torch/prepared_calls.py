@@ -24,48 +24,37 @@ _MADE_HERE = {"forward": ("lse", "max_logit", "amax_o"), "backward": ("dq", "dk"
 
 
 class Direction:
-    """The calls of one direction of a compiled problem."""
+    """The calls of one direction of a compiled problem, whose tensors come in the order of their looks. Their workspace is PyTorch's."""
+
+    __slots__ = ("_bytes", "_handle", "_looks", "_owner", "_serial", "_shapes", "_spans", "_workspace_bytes", "of_all")
 
     def __init__(self, attention, direction, tensors, operands, gradients, workspace_bytes, call, device):
-        """tensors: name of a field -> its Look; operands, gradients: (name of the operand, Look) each. A Direction at other sizes has those of the first.
+        """tensors: name of a field -> its Look; operands, gradients: (name of the operand, Look) each."""
+        self.of_all = _OfAllSizes(direction, tensors, operands, gradients, call, device)
+        sizes = [*[look.nbytes() for look in self.of_all.looks.values()], workspace_bytes]
+        self._set(attention, attention._handle.value, sizes, None)
 
-        A call's tensors come in this order, and its workspace is PyTorch's.
-        """
-        self._direction, self.tensors, self.operands, self.gradients = direction, tensors, operands, gradients
-        self._looks = self._shapes = None
-        of_callers = [(i, look.dtype.itemsize) for i, (name, look) in enumerate(self._all_looks().items()) if name not in _MADE_HERE[direction]]
-        self._of_callers, self._itemsizes = operator.itemgetter(*(i for i, _ in of_callers)), [itemsize for _, itemsize in of_callers]
-        self._set(attention, [*[look.nbytes() for look in self._all_looks().values()], workspace_bytes])
-        self._call, self._device = call, device
-        self._stream = _stream_of(device)
-        self._blocks = []
-
-    def resized(self, attention, shapes, sizes):
-        """A Direction at the sizes of another Attention, with the same structs. shapes: (shape, strides) of each tensor, in order; sizes: the bytes of each, and
-        then of the workspace."""
+    def resized(self, owner, handle, shapes, sizes):
+        """The Direction of another handle of the C interface, which is at other sizes. owner: what keeps it; shapes: (shape, strides) of each tensor; sizes: the bytes
+        of each, and then of the workspace."""
         made = Direction.__new__(Direction)
-        made.__dict__.update(self.__dict__)
-        made._looks, made._shapes = None, shapes
-        made._set(attention, sizes)
+        made.of_all = self.of_all
+        made._set(owner, handle, sizes, shapes)
         return made
 
-    def _set(self, attention, sizes):
-        self._attention = attention  # which the handle belongs to
-        self._handle, self._serial, self._bytes, self._workspace_bytes = attention._handle.value, next(_serials), sizes, sizes[-1]
-        self._extents = [*zip(self._itemsizes, self._of_callers(sizes), strict=True)]
+    def _set(self, owner, handle, sizes, shapes):
+        self._owner, self._handle, self._serial = owner, handle, next(_serials)
+        self._bytes, self._workspace_bytes, self._spans = sizes, sizes[-1], self.of_all.of_callers(sizes)
+        self._shapes, self._looks = shapes, None
 
     @property
     def looks(self):
         if self._looks is None:
-            looks = self._all_looks()
+            looks = self.of_all.looks
             if self._shapes is not None:
                 looks = {name: Look(*shape, look.dtype, look.device) for (name, look), shape in zip(looks.items(), self._shapes, strict=True)}
             self._looks = Looks(looks)
         return self._looks
-
-    def _all_looks(self):
-        of_operands = {f"operand {name}": look for name, look in self.operands} | {f"gradient of operand {name}": look for name, look in self.gradients}
-        return self.tensors | of_operands
 
     def run(self, *tensors, dropout=None, offsets=None):
         """Calls it with these tensors. dropout: int64 [2] on the host, the seed and the offset of a problem that drops weights. offsets: the Offsets of one
@@ -74,7 +63,7 @@ class Direction:
         Raises InvalidArgumentError for tensors that do not look as those that it was prepared for.
         """
         if not self.looks.fit(tensors):
-            self.looks.refuse(f"scoremod_attention_{self._direction}", tensors)
+            self.looks.refuse(self.of_all.function, tensors)
         self.run_known(tensors, dropout, offsets)
 
     def run_if_plain(self, *tensors, dropout=None, offsets=None):
@@ -87,13 +76,14 @@ class Direction:
     def run_known(self, tensors, dropout=None, offsets=None, keeps_scratch=False):
         """run() of tensors whose looks were compared already: this was found by them, as an eager call's is by its kind. keeps_scratch: whether its workspace may
         be one that other calls had, which none within a graph that replays may."""
-        if not reach_their_ends(self._of_callers(tensors), self._extents):
-            self.looks.refuse_short(f"scoremod_attention_{self._direction}", tensors)
+        of_all = self.of_all
+        if not reach_their_ends(of_all.of_callers(tensors), of_all.itemsizes, self._spans):
+            self.looks.refuse_short(of_all.function, tensors)
         try:
-            block = self._blocks.pop()
+            block = of_all.blocks.pop()
         except IndexError:  # each thread in a call has its own
-            block = _Block(self._direction, self.tensors, self.operands, self.gradients, self._call)
-        words, stream = block.words, self._stream
+            block = _Block(of_all)
+        words, stream = block.words, of_all.stream
         if block.serial != self._serial:
             block.serial, words[_ATTENTION] = self._serial, self._handle
             words[block.bytes] = self._bytes
@@ -109,15 +99,15 @@ class Direction:
         pile = None
         if self._workspace_bytes:
             if keeps_scratch and self._workspace_bytes <= _KEPT_SCRATCH and (stream is None or not _is_capturing()):
-                pile = _piles.get((self._device, stream))
+                pile = _piles.get((of_all.device, stream))
                 if pile is None:
-                    pile = _new_pile(self._device, stream)
+                    pile = _new_pile(of_all.device, stream)
                 try:
                     scratch = pile.pop()
                 except IndexError:  # another thread's call has the last one
-                    scratch = _scratch(_KEPT_SCRATCH, self._device)
+                    scratch = _scratch(_KEPT_SCRATCH, of_all.device)
             else:
-                scratch = _scratch(self._workspace_bytes, self._device)
+                scratch = _scratch(self._workspace_bytes, of_all.device)
             addresses.append(scratch[1])
         else:
             addresses.append(0)
@@ -130,15 +120,34 @@ class Direction:
             words[block.offsets], words[block.offsets + 1] = batch | head << 32, query | key << 32
         status = block.call(block.first, block.message)
         if status:
-            self._raise(status, words)
+            of_all.refuse(status, words)
         if pile is not None:
             pile.append(scratch)
-        self._blocks.append(block)
+        of_all.blocks.append(block)
 
-    def _raise(self, status, words):
+
+class _OfAllSizes:
+    """The part of a Direction that is the same at all sizes.
+
+    looks: name -> the Look of each tensor at the first. of_callers: gives what belongs to the tensors that callers have, of what belongs to all; itemsizes: the bytes
+    of an element of each of these. blocks: structs that no call is being made with.
+    """
+
+    def __init__(self, direction, tensors, operands, gradients, call, device):
+        self.direction, self.tensors, self.operands, self.gradients, self.call, self.device = direction, tensors, operands, gradients, call, device
+        self.function = f"scoremod_attention_{direction}"
+        of_operands = {f"operand {name}": look for name, look in operands} | {f"gradient of operand {name}": look for name, look in gradients}
+        self.looks = tensors | of_operands
+        places = [i for i, name in enumerate(self.looks) if name not in _MADE_HERE[direction]]
+        self.of_callers = operator.itemgetter(*places)
+        self.itemsizes = self.of_callers([look.dtype.itemsize for look in self.looks.values()])
+        self.stream, self.blocks = _stream_of(device), []
+
+    def refuse(self, status, words):
+        """Raises what a call reported in the words of its block."""
         message = ctypes.c_void_p(words[0])
         words[0] = 0
-        library.raise_error(f"scoremod_attention_{self._direction}", status, message)
+        library.raise_error(self.function, status, message)
 
 
 # Workspaces of up to so many bytes are kept for the next call on their stream: PyTorch's allocator takes as long as the rest of a call.
@@ -168,7 +177,8 @@ class _Block:
     order, and after them the workspace's. serial: that of the Direction whose attention and bytes are in it.
     """
 
-    def __init__(self, direction, tensors, operands, gradients, call):
+    def __init__(self, of_all):
+        direction, tensors, operands, gradients = of_all.direction, of_all.tensors, of_all.operands, of_all.gradients
         kind = {"forward": library.ForwardArgs, "backward": library.BackwardArgs}[direction]
         fields, count = _words_of(kind), len(tensors) + len(operands) + len(gradients) + 1
         arrays = 1 + _PREPARED
@@ -186,8 +196,8 @@ class _Block:
             words[1 + _PREPARED_WORDS[name]] = base + place * _WORD
         words[1], words[1 + _PREPARED_WORDS["count"]] = sizeof(library.PreparedCall), count
         words[options] = sizeof(library.CallOptions)
-        if call.scale is not None:
-            words[options + _OPTION_WORDS["has_scale"]] = _SCALE.unpack(_HAS_SCALE.pack(1, call.scale))[0]
+        if of_all.call.scale is not None:
+            words[options + _OPTION_WORDS["has_scale"]] = _SCALE.unpack(_HAS_SCALE.pack(1, of_all.call.scale))[0]
         words[arguments] = sizeof(kind)
         words[arguments + fields["options"]] = base + options * _WORD
         places = [arguments + fields[name] for name in tensors]

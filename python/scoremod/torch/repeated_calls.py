@@ -5,8 +5,6 @@ compares that in one call, and the modes that the tensors meet. Watches see whet
 eager_calls, and is remembered here.
 """
 
-import functools
-
 import torch
 from torch.autograd import forward_ad
 
@@ -45,7 +43,7 @@ def repeated(query, key, value, score_mod, mask_mod, given, plain, out=None):
     """(o, lse, largest scores, largest magnitude) of a call like one that was remembered; None of any other. given: lengths, q_offsets, kv_offsets, page_table
     and sink; plain: the arguments that are no tensors; out: what o may be written to."""
     try:
-        site = _sites.get(_key_of(score_mod, mask_mod, given, plain))
+        site = _sites.get(_key_of(query, key, value, score_mod, mask_mod, given, plain))
     except (AttributeError, TypeError):  # what is called has no text, or what is given no hash
         return None
     if site is None:
@@ -56,16 +54,18 @@ def repeated(query, key, value, score_mod, mask_mod, given, plain, out=None):
             tensors = [query, key, value]
             if variant.score_mod(score_mod, tensors) and variant.mask_mod(mask_mod, tensors):
                 tensors += [each for each in given if each is not None]
-                return variant.serve(tensors, out)
+                found = variant.serve(tensors, out)
+                if found is not None:
+                    return found
     return None
 
 
-def _key_of(score_mod, mask_mod, given, plain):
+def _key_of(query, key, value, score_mod, mask_mod, given, plain):
     lengths, q_offsets, kv_offsets, page_table, sink = given
     # Codes by identity, as their own hashes go through all of them; a Site keeps them.
     return (
         *(None if score_mod is None else id(score_mod.__code__), None if mask_mod is None else id(mask_mod.__code__)),
-        *(lengths is None, q_offsets is None, kv_offsets is None, page_table is None, sink is None, plain),
+        *(query is key, key is value, query is value, lengths is None, q_offsets is None, kv_offsets is None, page_table is None, sink is None, plain),
     )
 
 
@@ -77,7 +77,7 @@ def remember(request, call, captured, bound):
     if state is None or TensorGuards is None or any(each is not None and type(each) is not torch.Tensor for each in given):
         return
     try:
-        at = _key_of(score_mod, mask_mod, given, plain)
+        at = _key_of(*request)
         site = _sites.get(at)
     except (AttributeError, TypeError):
         return
@@ -87,12 +87,14 @@ def remember(request, call, captured, bound):
         return
     of_functions = len(tensors)
     tensors += [each for each in given if each is not None]
-    entry = _entry(tensors, of_functions, call, captured, bound, _checks(given, plain, tensors))
-    if entry is None:
+    checks = _checks(given, plain, tensors)
+    places = [_place_of(each, tensors) for each in (*captured, *bound)]
+    if checks is None or None in places:  # the call has other tensors than its caller
         return
+    route = Route(call, places[: len(captured)], places[len(captured) :], tensors[3:of_functions])
     if site is None:
         site = _sites[at] = Site([each.__code__ for each in (score_mod, mask_mod) if each is not None])
-    site.add(state, watches, tensors, entry, (score_mod, mask_mod))
+    site.add(state, watches, tensors, Entry(route, checks), (score_mod, mask_mod))
 
 
 class Site:
@@ -106,106 +108,141 @@ class Site:
         if self._count > _MAX_REMEMBERED:
             return
         for variant in self.variants:
-            if variant.state == state and all(watch(function, []) for watch, function in zip((variant.score_mod, variant.mask_mod), functions)):
+            if variant.state == state and variant.takes(tensors) and all(watch(function, []) for watch, function in zip(variant.watches(), functions)):
                 variant.add(tensors, entry)
                 return
-        variant = Variant(state, *watches)
-        variant.add(tensors, entry)
-        self.variants = (variant, *self.variants)[:_MAX_VARIANTS]
+        variant = Variant(state, watches, tensors)
+        if variant.takes(tensors):
+            variant.add(tensors, entry)
+            self.variants = (variant, *self.variants)[:_MAX_VARIANTS]
 
 
 class Variant:
-    """Calls of a Site within one state, whose functions read the same but for addresses. score_mod, mask_mod: their watches."""
+    """Calls of a Site within one state, whose functions read the same but for addresses, and whose tensors differ in sizes and strides alone.
 
-    def __init__(self, state, score_mod, mask_mod):
-        self.state, self.score_mod, self.mask_mod = state, score_mod, mask_mod
-        self._entries, self._last, self._of_any_size, self._resizing = BoundedCache(_MAX_SIZES), None, None, None
+    score_mod, mask_mod: their watches.
+    """
+
+    def __init__(self, state, watches, tensors):
+        self.state, (self.score_mod, self.mask_mod) = state, watches
+        firsts = [_place_of(each, tensors) for each in tensors]
+        # Guards take no tensor twice: of one that comes again they see the first, and which is which is asked for here.
+        self._again = [(place, first) for place, first in enumerate(firsts) if place != first]
+        self._once = [place for place, first in enumerate(firsts) if place == first]
+        self._entries, self._last, self._resizable = BoundedCache(_MAX_SIZES), None, None
+        self._of_any_size = _guard(self._distinct(tensors), is_of_any_size=True)
+
+    def watches(self):
+        return self.score_mod, self.mask_mod
+
+    def _distinct(self, tensors):
+        """The tensors, each once; None where others come twice than do here."""
+        if not self._again:
+            return tensors
+        for place, first in self._again:
+            if tensors[place] is not tensors[first]:
+                return None
+        return [tensors[place] for place in self._once]
+
+    def takes(self, tensors):
+        """Whether calls with these are of this Variant."""
+        distinct = self._distinct(tensors)
+        return distinct is not None and self._of_any_size(*distinct)
 
     def add(self, tensors, entry):
+        entry.guard = _guard(self._distinct(tensors))
         self._entries[_looks_of(tensors)] = self._last = entry
-        if self._of_any_size is None:
-            self._of_any_size, self._resizing = (
-                _guard(tensors, is_of_any_size=True),
-                None if entry.operands is None else Resizing.of(entry.call, entry.operands),
-            )
+        if entry.route.resizing is not None:
+            self._resizable = entry
 
     def serve(self, tensors, out):
         """The result of a call with these; None where it is none that is known, or whose sizes alone are new."""
-        entry = self._last
-        if not (entry.guard is not None and entry.guard(*tensors)):
-            if not self._of_any_size(*tensors):  # which the looks of tensors, and nothing else, stand beside
+        entry, distinct = self._last, tensors if not self._again else self._distinct(tensors)
+        if distinct is None:
+            return None
+        if entry.guard is None or not entry.guard(*distinct):
+            if not self._of_any_size(*distinct):  # which the looks of tensors, and nothing else, stand beside
                 return None
             looks = _looks_of(tensors)
-            found = self._entries.get(looks)
-            if found is None:
-                call = None if self._resizing is None or not entry.has_learned(tensors) else self._resizing.at(tensors, looks)
-                if call is None:
+            entry = self._entries.get(looks)
+            if entry is None:
+                entry = None if self._resizable is None else self._resizable.resized(tensors, looks)
+                if entry is None:
                     return None
-                found = self._entries[looks] = entry.resized(call, tensors)
-            elif found.guard is None:
-                found.calls += 1
-                if found.calls > _CALLS_BEFORE_GUARD:
-                    found.guard = _guard(tensors)
-            self._last = entry = found
+                self._entries[looks] = entry
+            elif entry.guard is None:
+                entry.calls += 1
+                if entry.calls > _CALLS_BEFORE_GUARD:
+                    entry.guard = _guard(distinct)
+            self._last = entry
         return entry.run(tensors, out)
 
 
 def _guard(tensors, is_of_any_size=False):
-    """A function that says whether tensors look like these, in sizes and strides too unless those may be any. None where one tensor comes twice."""
+    """A function that says whether tensors, each once, look like these, in sizes and strides too unless those may be any."""
     lies = [([None] * x.dim(), [None] * x.dim()) if is_of_any_size else (list(x.shape), list(x.stride())) for x in tensors]
-    guard = TensorGuards(*tensors, dynamic_dims_sizes=[sizes for sizes, _ in lies], dynamic_dims_strides=[strides for _, strides in lies]).check
-    return guard if guard(*tensors) else None
+    return TensorGuards(*tensors, dynamic_dims_sizes=[sizes for sizes, _ in lies], dynamic_dims_strides=[strides for _, strides in lies]).check
 
 
 def _looks_of(tensors):
     return tuple([(each.shape, each.stride()) for each in tensors])
 
 
-class Entry:
-    """Calls with tensors of the same looks, which come as query, key, value, those that the functions read, and those that are given.
+class Route:
+    """How a call's tensors go to an EagerCall. They come as query, key, value, those that the functions read, and those that are given."""
 
-    guard: says whether tensors are of these looks; None before a few calls, of which a size may never have as many. operands: the places of the tensors that the call's operands are; None
-    where some are made of them.
-    """
+    __slots__ = ("_bound", "_captured", "_learned", "_operands", "call", "resizing")
 
-    __slots__ = ("_bound", "_captured", "_checks", "_learned", "_of_functions", "call", "calls", "guard", "operands")
+    def __init__(self, call, captured, bound, read):
+        """captured, bound: places among the tensors. read: the tensors that the functions read.
 
-    def __init__(self, guard, call, captured, bound, learned, of_functions, checks):
-        """captured, bound: places among the tensors. checks: (place, function of a tensor that says whether its numbers are as they have to be) each."""
-        self.guard, self.call, self.calls, self._captured, self._bound = guard, call, 0, captured, bound
-        self._learned, self._of_functions, self._checks = learned, of_functions, checks
+        Functions may ask whether these require gradients, which guards may not see where gradients are off.
+        """
+        self.call, self._captured, self._bound, self._learned = call, captured, bound, [(place, each.requires_grad) for place, each in enumerate(read, 3)]
         numbers = call.direct() if type(call) is EagerCall else None
-        self.operands = None if numbers is None else [*(captured[number] for number in numbers), *bound]
-
-    def resized(self, call, tensors):
-        """The Entry of an EagerCall at the sizes of these tensors."""
-        checks = _resized_checks(self._checks, tensors)
-        return Entry(None, call, self._captured, self._bound, self._learned, self._of_functions, checks)
+        # The places of the operands; None where some are made of the tensors.
+        self._operands = None if numbers is None else [*(captured[number] for number in numbers), *bound]
+        self.resizing = None if self._operands is None else Resizing.of(call, self._operands)
 
     def has_learned(self, tensors):
-        """Whether the tensors that functions read require gradients as they did: functions may ask for it, and guards do not see it where gradients are off."""
-        return self._learned is None or self._learned == [each.requires_grad for each in tensors[3 : self._of_functions]]
+        """Whether the tensors that functions read require gradients as they did."""
+        for place, requires_grad in self._learned:
+            if tensors[place].requires_grad is not requires_grad:
+                return False
+        return True
 
-    def run(self, tensors, out):
-        if self._learned is not None and not self.has_learned(tensors):
+    def run(self, tensors, out, at):
+        if self._learned and not self.has_learned(tensors):
             return None
-        for place, holds in self._checks:
-            if not holds(tensors[place]):
-                return None
         query, key, value = tensors[:3]
-        if self.operands is not None:
-            return self.call.run(query, key, value, [tensors[place] for place in self.operands], None, None, out)
+        if self._operands is not None:
+            return self.call.run(query, key, value, [tensors[place] for place in self._operands], None, None, out, at)
         return self.call(query, key, value, [tensors[place] for place in self._captured], [tensors[place] for place in self._bound], None, None, out)
 
 
-def _entry(tensors, of_functions, call, captured, bound, checks):
-    """None where the call has other tensors than its caller, or one tensor comes twice, which guards do not take."""
-    places = [_place_of(each, tensors) for each in (*captured, *bound)]
-    guard = None if None in places or checks is None else _guard(tensors)
-    if guard is None:
-        return None
-    learned = [each.requires_grad for each in tensors[3:of_functions]] if of_functions > 3 else None
-    return Entry(guard, call, places[: len(captured)], places[len(captured) :], learned, of_functions, checks)
+class Entry:
+    """Calls with tensors of the same looks.
+
+    guard: says whether tensors are of these looks; None before a few calls, of which a size may never have as many. at: the AtSizes of other sizes than those of the
+    route's EagerCall.
+    """
+
+    __slots__ = ("_at", "_checks", "calls", "guard", "route")
+
+    def __init__(self, route, checks, at=None):
+        """checks: (place, function of the tensor there and the key that says whether its numbers are as they have to be) each."""
+        self.route, self.guard, self.calls, self._checks, self._at = route, None, 0, checks, at
+
+    def resized(self, tensors, looks):
+        """The Entry of other sizes; None where the long way is to be gone."""
+        at = self.route.resizing.at(tensors, looks) if self.route.has_learned(tensors) else None
+        return None if at is None else Entry(self.route, self._checks, at)
+
+    def run(self, tensors, out):
+        for place, holds in self._checks:
+            if not holds(tensors[place], tensors[1]):
+                return None
+        return self.route.run(tensors, out, self._at)
 
 
 def _place_of(tensor, tensors):
@@ -221,8 +258,7 @@ def _checks(given, plain, tensors):
     if q_offsets is None:
         if lengths is None or page_table is not None:  # the library looks at those of pages
             return ()
-        most = key.shape[2]
-        return ((_place_of(lengths, tensors), functools.partial(has_lengths, most=most)),)
+        return ((_place_of(lengths, tensors), lambda lengths, key: has_lengths(lengths, key.shape[2])),)
     if lengths is not None:
         return None
     max_length = plain[-1]
@@ -233,11 +269,6 @@ def _checks(given, plain, tensors):
     return tuple(checks)
 
 
-def _resized_checks(checks, tensors):
-    """Checks of lengths for another number of keys."""
-    return tuple((place, functools.partial(has_lengths, most=tensors[1].shape[2])) for place, _ in checks)
-
-
 def _same_lengths(offsets, tokens, longest):
     kept = known_lengths(offsets, tokens, longest)
-    return lambda each: known_lengths(each, tokens, longest) == kept
+    return lambda offsets, _: known_lengths(offsets, tokens, longest) == kept

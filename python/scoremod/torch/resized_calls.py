@@ -1,4 +1,4 @@
-"""Eager calls at other sizes than an earlier one: what an EagerCall has of its sizes is worked out anew, and all else is that call's.
+"""Eager calls at other sizes than an earlier one: their sizes are written as numbers into structs that stand ready, and all else is that call's.
 
 This holds of calls without a backward whose operands are the caller's tensors as they are. Whatever else there is, and whatever doesn't fit, goes the long
 way, which says what is wrong.
@@ -6,11 +6,16 @@ way, which says what is wrong.
 
 from scoremod.decode_masks import keeps_keys_up_to_the_query
 from scoremod.errors import Error
-from scoremod.torch.asked_sizes import answer_alike
+from scoremod.open_attention import Handle
+from scoremod.program import AXES
+from scoremod.torch.asked_sizes import answer_alike, axes_of
 from scoremod.torch.call import PAGED
 from scoremod.torch.captures import Computed, Extents
+from scoremod.torch.eager_calls import AtSizes
 from scoremod.torch.looks import dense, span
-from scoremod.torch.strides import all_taken, output_strides
+from scoremod.torch.strides import output_strides, taken
+
+_HEADS = AXES.index("h")
 
 
 class Resizing:
@@ -18,15 +23,21 @@ class Resizing:
 
     def __init__(self, call, places):
         """places: those of the call's operands among the tensors that at() takes."""
-        self._call, self._places = call, places
-        self._compiled, self._traced, self._of_call = call.compiled, call.traced, call.call
-        (*_, self._heads, _, self._dim), (_, self._heads_kv, self._block, _), (*_, self._dim_v) = (self._compiled.forward.tensors[name].shape for name in "qkv")
-        self._itemsizes = [look.dtype.itemsize for look in (*self._compiled.forward.tensors.values(), *[look for _, look in self._compiled.forward.operands])]
-        self._is_paged = self._of_call.place == PAGED
-        self._axes = [() if isinstance(source, Computed) else source.axes for _, source in call.traced.at(call.extents)]
+        forward, self._call, self._places = call.compiled.forward, call, places
+        self._forward, self._sizes, self._has_lse, self._may_be_like_query = forward, call.compiled.sizes, call.has_lse, call.may_be_like_query
+        looks = forward.of_all.looks
+        (*_, self._heads, _, self._dim), (_, self._heads_kv, self._block, _), (*_, self._dim_v) = (looks[name].shape for name in "qkv")
+        self._itemsizes = [look.dtype.itemsize for look in looks.values()]
+        self._is_paged = call.call.place == PAGED
+        # Heads are those of the call, and so are the answers of what asks for nothing else.
+        self._guards = [each for each in call.traced.guards if axes_of(each[0]) - {"h"}]
         self._is_causal = keeps_keys_up_to_the_query(call.traced.program)
+        of_program = [() if isinstance(source, Computed) else source.axes for _, source in call.traced.at(call.extents)]
+        # For each operand of the program the axes that its shape follows; None of one of any shape.
+        self._axes = [None if axes is None else [AXES.index(axis) for axis in axes] for axes in of_program]
+        self._count, self._bound = len(self._axes), call.call.bound()
         # The library takes the program's operands and the sink; what else is bound has the problem's sizes.
-        self._described = [*range(len(self._axes)), *([len(self._axes) + self._of_call.bound().index("sink")] if self._of_call.sink else [])]
+        self._described = [*range(self._count), *([self._count + self._bound.index("sink")] if call.call.sink else [])]
 
     @staticmethod
     def of(call, places):
@@ -42,62 +53,83 @@ class Resizing:
         return Resizing(call, places)
 
     def at(self, tensors, looks):
-        """The EagerCall; None where the long way is to be gone. looks: (shape, strides) of each tensor."""
-        extents = self._extents(looks)
-        if extents is None or not answer_alike(self._traced.guards, extents):
-            return None
-        if self._is_causal and extents.q_idx[1] == 1 < extents.kv_idx[1]:  # which is warned of
-            return None
+        """The AtSizes of tensors of the ranks and dtypes of the call's; None where the long way is to be gone. looks: (shape, strides) of each tensor."""
         query, key, value = tensors[:3]
-        if any(x is not y for x, y in zip(all_taken(query, key, value, False), (query, key, value))):
+        (shape_q, strides_q), (shape_k, strides_k), (shape_v, strides_v) = looks[:3]
+        counts, paged = self._counts(looks)
+        if counts is None:
             return None
         operands = [looks[place] for place in self._places]
-        if not self._hold(tensors, operands, extents):
+        if operands and not self._hold(tensors, operands, counts):
             return None
-        (shape_q, strides_q), (_, strides_k), (_, strides_v) = looks[:3]
-        is_like = self._call.may_be_like_query and (query.is_contiguous() or list(strides_q) == output_strides(query, self._dim_v))
-        o = looks[0] if is_like else (shape_q[:-1] + (self._dim_v,), tuple(output_strides(query, self._dim_v)))
-        numbers = [*strides_q, *strides_k, *strides_v, *o[1]]
-        for number in self._described:
-            numbers += operands[number][0]
-            numbers += operands[number][1]
-        paged = (looks[1][0][0], operands[len(self._axes)][0][1]) if self._is_paged else (0, 0)
-        sizes = extents.b[1], self._heads, self._heads_kv, extents.q_idx[1], extents.kv_idx[1], 0, 0, *paged
-        try:
-            attention, workspace_bytes = self._compiled.sizes.at(sizes, numbers)
-        except Error:
+        lies = [self._reach(each, look, itemsize) for each, look, itemsize in zip((query, key, value), looks, self._itemsizes)]
+        if None in lies:
             return None
         rows = shape_q[:-1]
-        shapes = [*looks[:3], o, *([dense(rows, None, None)[:2]] if self._call.has_lse else []), *operands]
-        bytes_of_each = [span(*each) * size for each, size in zip(shapes, self._itemsizes)]
-        return self._call.resized(self._compiled.resized(attention, shapes, [*bytes_of_each, workspace_bytes]), extents, rows, is_like)
+        of_output = strides_q if lies[0][1] and self._may_be_like_query else tuple(output_strides(query, self._dim_v))
+        is_like = self._may_be_like_query and of_output == strides_q
+        numbers = [*strides_q, *strides_k, *strides_v, *of_output]
+        for number in self._described:
+            shape, strides = operands[number]
+            numbers += shape
+            numbers += strides
+        batch, heads, queries, keys = counts
+        try:
+            handle, workspace_bytes = self._sizes.at((batch, heads, self._heads_kv, queries, keys, 0, 0, *paged), numbers)
+        except Error:
+            return None
+        owner, of_rows = Handle(handle), batch * heads * queries
+        sizes = [lies[0][0], lies[1][0], lies[2][0], of_rows * self._dim_v * self._itemsizes[3]]
+        shapes = [*looks[:3], (rows + (self._dim_v,), of_output), *operands]
+        if self._has_lse:
+            shapes.insert(4, dense(rows, None, None)[:2])
+            sizes.append(of_rows * self._itemsizes[4])
+        sizes += [tensors[place].nbytes for place in self._places]
+        sizes.append(workspace_bytes)
+        return AtSizes(self._forward.resized(owner, handle, shapes, sizes), rows, is_like)
 
-    def _extents(self, looks):
-        """The extents of tensors of these looks, which have the ranks of the call's; None where they do not fit together or have other heads."""
+    @staticmethod
+    def _reach(tensor, look, itemsize):
+        """(bytes from the first element to the last, whether there are no gaps) of query, key or value; None of one that is not taken as it lies."""
+        if tensor.is_contiguous():
+            return tensor.nbytes, True
+        return (span(*look) * itemsize, False) if taken(tensor, is_only_read=True) is tensor else None
+
+    def _counts(self, looks):
+        """((batch, heads, queries, keys), (blocks, blocks of a sequence)) of tensors of these looks.
+
+        None, None where they do not fit together, where they have other heads, or where the trace would be another.
+        """
         (batch, heads, queries, dim), (blocks, heads_kv, keys, dim_k), of_values = looks[0][0], looks[1][0], looks[2][0]
         if (heads, heads_kv, dim, dim_k, *of_values) != (self._heads, self._heads_kv, self._dim, self._dim, blocks, heads_kv, keys, self._dim_v):
-            return None
+            return None, None
+        paged = 0, 0
         if self._is_paged:
-            table = looks[self._places[len(self._axes)]][0]
-            if keys != self._block or table[0] != batch:
-                return None
-            keys *= table[1]
+            rows, columns = looks[self._places[self._count]][0]
+            if keys != self._block or rows != batch:
+                return None, None
+            keys, paged = keys * columns, (blocks, columns)
         elif blocks != batch:
-            return None
-        known = self._call.extents
-        sizes = Extents((0, batch), known.h, (0, queries), (0, keys), known.are_limits, known.is_part)
-        return sizes if batch * queries * keys * blocks else None
+            return None, None
+        if not batch * queries * keys * blocks or (self._is_causal and queries == 1 < keys):  # which is warned of
+            return None, None
+        counts = batch, heads, queries, keys
+        if self._guards:
+            known = self._call.extents
+            if not answer_alike(self._guards, Extents(*[(0, count) for count in counts], known.are_limits, known.is_part)):
+                return None, None
+        return counts, paged
 
-    def _hold(self, tensors, operands, extents):
+    def _hold(self, tensors, operands, counts):
         """Whether the operands are read as they are at these sizes."""
         for place in self._places:
             if not tensors[place].is_contiguous():
                 return False
         for axes, (shape, _) in zip(self._axes, operands):
-            if axes is not None and shape != tuple([getattr(extents, axis)[1] for axis in axes]):
+            if axes is not None and shape != tuple([counts[axis] for axis in axes]):
                 return False
-        for name, (shape, _) in zip(self._of_call.bound(), operands[len(self._axes) :]):
-            expected = (self._heads,) if name == "sink" else (extents.b[1],) if name == "lengths_kv" else operands[len(self._axes)][0]
+        for name, (shape, _) in zip(self._bound, operands[self._count :]):
+            expected = (self._heads,) if name == "sink" else (counts[0],) if name == "lengths_kv" else operands[self._count][0]
             if shape != expected:
                 return False
         return True
