@@ -254,7 +254,7 @@ def test_an_error_of_a_call_is_raised_and_forgotten(tensors, monkeypatch):
     (call,) = eager_calls._kept.values()
     direction = call.compiled.forward
     handle, direction._handle = direction._handle, 0
-    direction._blocks.clear()  # which have the handle already
+    direction.of_all.blocks.clear()  # which have the handle already
     with pytest.raises(scoremod.InvalidArgumentError, match="attention: expected a pointer"):
         flex_attention(*tensors)
     direction._handle = handle

@@ -47,6 +47,18 @@ def test_other_strides_are_copied_to(tensors):
         assert torch.equal(out, flex_attention(*tensors)) and out.stride() == (S * H * D, D, H * D, 1)
 
 
+@pytest.mark.parametrize("lies", ["as an output", "otherwise"])
+def test_memory_that_was_given_back_is_refused(tensors, lies):
+    with torch.no_grad():
+        for _ in range(3):
+            flex_attention(*tensors)
+        out = torch.zeros(1, H, S, D) if lies == "as an output" else torch.zeros(1, S, H, D).transpose(1, 2)
+        whole = out.untyped_storage().nbytes()
+        out.untyped_storage().resize_(whole - 4)
+        with pytest.raises(ValueError, match=f"out: expected its storage to have the {whole} bytes of memory that it reaches, found {whole - 4}"):
+            flex_attention(*tensors, out=out)
+
+
 def test_tokens_of_no_sequence_are_cleared(random):
     q, k, v = (torch.randn(9, H, D, generator=random) for _ in range(3))
     offsets = torch.tensor([0, 4, 8], dtype=torch.int32)

@@ -123,8 +123,21 @@ def item_at(kind, key):
     if kind in _DICTS or kind in _LISTS:
         return lambda each: item_of(each, key)
     if kind is torch.nn.ParameterDict:
-        return lambda each: _held(each, str(key)) if key in each.__dict__["_keys"] else ABSENT
+        return _held_as(str(key), lambda own: key in own["_keys"])
     if kind is torch.nn.ParameterList and type(key) is int and key >= 0:
-        name = str(key)
-        return lambda each: _held(each, name) if key < each.__dict__["_size"] else ABSENT
+        return _held_as(str(key), lambda own: key < own["_size"])
     return lambda each: item_of(contents(each), key)
+
+
+def _held_as(name, has):
+    """A function that gives what a module holds by a name, where its __dict__ has the item; else ABSENT."""
+
+    def find(each):
+        own = each.__dict__
+        if not has(own):
+            return ABSENT
+        if name not in own and name in own["_parameters"]:
+            return own["_parameters"][name]
+        return _held(each, name)
+
+    return find

@@ -107,7 +107,8 @@ class EagerCall:
         o = q if alike else empty_output(q, v, self.call.output_dtype(q))
         self.compiled = compiled_problem(q, k, v, o, given, text, wanted, backward, self.has_lse)
         self.may_be_like_query = q.shape[-1] == v.shape[-1] and self.call.output_dtype(q) == q.dtype
-        self._at = AtSizes(self.compiled.forward, q.shape[:-1], alike and not self.call.is_ragged)
+        self._at = AtSizes(self.compiled.forward, q.shape[:-1], alike)
+        self._new_output = torch.zeros_like if self.call.is_ragged else torch.empty_like  # as cleared_output()
         if backward:
             tensors, operands = self.compiled.backward.of_all.tensors, self.compiled.backward.of_all.operands
             self._look_of_dropout = dense((2,), torch.int64, torch.device("cpu")) if self.call.dropout else None
@@ -168,7 +169,7 @@ class EagerCall:
             check_shape(out, (*q.shape[:-1], v.shape[-1]), self.call.output_dtype(q), q.device)
             o = cleared_output(self.call, out)
         else:
-            o = torch.empty_like(q) if at.is_like_query else output_of(self.call, q, v)
+            o = self._new_output(q) if at.is_like_query else output_of(self.call, q, v)
         lse = rows_of(self.call, q, at.rows) if self.has_lse else None
         largest = rows_of(self.call, q, at.rows) if self._with_max else None
         amax = amax_of(self.call, q) if self._with_amax else None

@@ -4,6 +4,7 @@ import torch
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.torch.dtensors import is_sharded
+from scoremod.torch.looks import span
 
 
 def check_out(out, query):
@@ -20,12 +21,19 @@ def check_out(out, query):
 
 
 def check_shape(out, shape, dtype, device):
-    """Raises InvalidArgumentError for a caller's tensor that is no output of this shape, dtype and device."""
+    """Raises InvalidArgumentError for a caller's tensor that is no output of this shape, dtype and device, or whose storage ends before it does."""
     if out.shape != shape or out.dtype != dtype or out.device != device:
         name = str(dtype).removeprefix("torch.")
         raise InvalidArgumentError(
             f"out: expected {name} of shape {tuple(shape)} on {device}, as the output is, found {str(out.dtype).removeprefix('torch.')} of shape "
             f"{tuple(out.shape)} on {out.device}"
+        )
+    itemsize = out.element_size()
+    end, found = (out.storage_offset() + span(out.shape, out.stride())) * itemsize, out.untyped_storage().nbytes()
+    if found < end:
+        raise InvalidArgumentError(
+            f"out: expected its storage to have the {end} bytes of memory that it reaches, found {found}; it was resized (untyped_storage().resize_): give it "
+            "its size back before the call"
         )
 
 

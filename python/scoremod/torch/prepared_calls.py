@@ -19,8 +19,8 @@ _TENSOR_ALIGNMENT = 16
 _WORD = sizeof(c_uint64)
 _address_of = torch.Tensor.data_ptr
 _serials = itertools.count(1)
-# Tensors that are made for a call, whose memory is as large as they need.
-_MADE_HERE = {"forward": ("lse", "max_logit", "amax_o"), "backward": ("dq", "dk", "dv")}
+# Tensors that are made for a call, whose memory is as large as they need. An output that the caller has is looked at before it is taken (outputs).
+_MADE_HERE = {"forward": ("o", "lse", "max_logit", "amax_o"), "backward": ("dq", "dk", "dv")}
 
 
 class Direction:

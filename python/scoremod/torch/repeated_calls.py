@@ -53,7 +53,8 @@ def repeated(query, key, value, score_mod, mask_mod, given, plain, out=None):
         if variant.state == state:
             tensors = [query, key, value]
             if variant.score_mod(score_mod, tensors) and variant.mask_mod(mask_mod, tensors):
-                tensors += [each for each in given if each is not None]
+                if site.is_given:
+                    tensors += [each for each in given if each is not None]
                 found = variant.serve(tensors, out)
                 if found is not None:
                     return found
@@ -93,22 +94,23 @@ def remember(request, call, captured, bound):
         return
     route = Route(call, places[: len(captured)], places[len(captured) :], tensors[3:of_functions])
     if site is None:
-        site = _sites[at] = Site([each.__code__ for each in (score_mod, mask_mod) if each is not None])
+        site = _sites[at] = Site([each.__code__ for each in (score_mod, mask_mod) if each is not None], len(tensors) > of_functions)
     site.add(state, watches, tensors, Entry(route, checks), (score_mod, mask_mod))
 
 
 class Site:
-    """Calls whose functions have the same texts, and whose arguments are the same beside tensors."""
+    """Calls whose functions have the same texts, and whose arguments are the same beside tensors. is_given: whether tensors are given beside query, key and value."""
 
-    def __init__(self, codes):
-        self.codes, self.variants, self._count = codes, (), 0
+    def __init__(self, codes, is_given):
+        self.codes, self.is_given, self.variants, self._count = codes, is_given, (), 0
 
     def add(self, state, watches, tensors, entry, functions):
         self._count += 1
         if self._count > _MAX_REMEMBERED:
             return
         for variant in self.variants:
-            if variant.state == state and variant.takes(tensors) and all(watch(function, []) for watch, function in zip(variant.watches(), functions)):
+            # Functions that read the same read as many tensors.
+            if variant.state == state and variant.reads_the_same(*functions) and variant.takes(tensors):
                 variant.add(tensors, entry)
                 return
         variant = Variant(state, watches, tensors)
@@ -132,8 +134,8 @@ class Variant:
         self._entries, self._last, self._resizable = BoundedCache(_MAX_SIZES), None, None
         self._of_any_size = _guard(self._distinct(tensors), is_of_any_size=True)
 
-    def watches(self):
-        return self.score_mod, self.mask_mod
+    def reads_the_same(self, score_mod, mask_mod):
+        return self.score_mod(score_mod, []) and self.mask_mod(mask_mod, [])
 
     def _distinct(self, tensors):
         """The tensors, each once; None where others come twice than do here."""
@@ -191,7 +193,7 @@ def _looks_of(tensors):
 class Route:
     """How a call's tensors go to an EagerCall. They come as query, key, value, those that the functions read, and those that are given."""
 
-    __slots__ = ("_bound", "_captured", "_learned", "_operands", "call", "resizing")
+    __slots__ = ("_bound", "_captured", "_learned", "_operands", "_run", "call", "resizing")
 
     def __init__(self, call, captured, bound, read):
         """captured, bound: places among the tensors. read: the tensors that the functions read.
@@ -203,6 +205,7 @@ class Route:
         # The places of the operands; None where some are made of the tensors.
         self._operands = None if numbers is None else [*(captured[number] for number in numbers), *bound]
         self.resizing = None if self._operands is None else Resizing.of(call, self._operands)
+        self._run = None if self._operands is None else call.forward if call.takes_all and not call.wants_backward else call.run
 
     def has_learned(self, tensors):
         """Whether the tensors that functions read require gradients as they did."""
@@ -212,11 +215,13 @@ class Route:
         return True
 
     def run(self, tensors, out, at):
-        if self._learned and not self.has_learned(tensors):
-            return None
+        """The result of a call with these tensors, at the AtSizes unless it is None."""
+        for place, requires_grad in self._learned:  # has_learned(), without a call of its own
+            if tensors[place].requires_grad is not requires_grad:
+                return None
         query, key, value = tensors[:3]
         if self._operands is not None:
-            return self.call.run(query, key, value, [tensors[place] for place in self._operands], None, None, out, at)
+            return self._run(query, key, value, [tensors[place] for place in self._operands], None, None, out, at)
         return self.call(query, key, value, [tensors[place] for place in self._captured], [tensors[place] for place in self._bound], None, None, out)
 
 
@@ -263,10 +268,10 @@ def _checks(given, plain, tensors):
         return None
     max_length = plain[-1]
     longest = tuple(max_length) if isinstance(max_length, (tuple, list)) else (max_length, max_length)
-    checks = []
-    for offsets, tensor, most in ((q_offsets, query, longest[0]), (q_offsets if kv_offsets is None else kv_offsets, key, longest[1])):
-        checks.append((_place_of(offsets, tensors), _same_lengths(offsets, tensor.shape[0], most)))
-    return tuple(checks)
+    sides = [(q_offsets, query.shape[0], longest[0]), (q_offsets if kv_offsets is None else kv_offsets, key.shape[0], longest[1])]
+    if sides[0][0] is sides[1][0] and sides[0][1:] == sides[1][1:]:
+        del sides[1]
+    return tuple([(_place_of(offsets, tensors), _same_lengths(offsets, *others)) for offsets, *others in sides])
 
 
 def _same_lengths(offsets, tokens, longest):

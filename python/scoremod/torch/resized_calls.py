@@ -48,7 +48,7 @@ class Resizing:
         for _, source in call.traced.at(call.extents):
             if not isinstance(source, Computed) and (source.fixed or source.order != tuple(range(len(source.order)))):
                 return None
-        if call.traced.has_limits():
+        if call.traced.has_limits() or any(len(call.compiled.forward.of_all.looks[name].shape) != 4 for name in "qkv"):
             return None
         return Resizing(call, places)
 

@@ -135,22 +135,15 @@ def _way(value, chain, depth):
         steps.append((type(value), find))
         value = find(value)
     leaf = _watch(value, depth + 1)
-    if len(steps) == 1:
-        ((kind, find),) = steps
-        return lambda other, tensors: type(other) is kind and leaf(_found(find, other), tensors)
 
     def finds_the_same(other, tensors):
-        for kind, find in steps:
-            if type(other) is not kind:
-                return False
-            other = _found(find, other)
+        try:
+            for kind, find in steps:
+                if type(other) is not kind:
+                    return False
+                other = find(other)
+        except NotKnown:
+            return False
         return leaf(other, tensors)
 
     return finds_the_same
-
-
-def _found(find, value):
-    try:
-        return find(value)
-    except NotKnown:
-        return ABSENT
