@@ -78,7 +78,7 @@ std::string page() {
          "| text | types | meaning | edge cases |\n| --- | --- | --- | --- |\n";
   for (const OpInfo& row : op_table()) {
     out << "| `" << cell(text_of(row)) << "` | " << types_of(row) << " | " << cell(row.meaning) << " | "
-        << cell(row.edge_cases) << " |\n";
+        << (cell(row.edge_cases).empty() ? "none" : cell(row.edge_cases)) << " |\n";
   }
   out << "\nIn C++ the functions have the same names and the operators are C++'s, except: `x // y` is `floor_div(x, "
          "y)`,\n"
