@@ -20,6 +20,7 @@ SHOWN = {
     "scoremod": ("scoremod", "#0072b2"),
     BASE: ("FlexAttention (Triton)", "#e69f00"),
     "fa4": ("FlashAttention-4", "#009e73"),
+    "fa3": ("FlashAttention-3", "#56b4e9"),
     "cudnn": ("cuDNN by hand", "#d55e00"),
     "torch_sdpa_cudnn": ("PyTorch's scaled_dot_product_attention", "#999999"),
 }

@@ -18,18 +18,21 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 # Picture -> the record that it shows, and the script that draws it; all below the root.
 PICTURES = {
-    "docs/speed.png": ("bench/results/h200-peers.json", "front_page.py"),
-    "bench/results/h200-peers.png": ("bench/results/h200-peers.json", "peers/plot.py"),
+    "docs/speed.png": ("bench/results/peers.json", "front_page.py"),
+    "bench/results/peers.png": ("bench/results/peers.json", "peers/plot.py"),
     "bench/results/h200.png": ("bench/results/h200.json", "plot.py"),
 }
 # Page -> parts of it, each between marks that name it -> the record that it shows, and the script and its function that write it.
 PARTS = {
+    "docs/internals/peers.md": {
+        "all cases": ("bench/results/peers.json", "peers/choices.py", "table"),
+    },
     "docs/internals/overhead.md": {
         "by hand": ("bench/results/h200.json", "by_hand_table.py", "table"),
     },
     "docs/performance.md": {
-        "peers": ("bench/results/h200-peers.json", "peers/choices.py", "table"),
-        "faster peers": ("bench/results/h200-peers.json", "peers/choices.py", "slower"),
+        "peers": ("bench/results/peers.json", "peers/choices.py", "summary"),
+        "faster peers": ("bench/results/peers.json", "peers/choices.py", "slower"),
     },
     "docs/reference/times.md": {
         "speed": ("bench/results/jax_h200.json", "jax/record_tables.py", "speed"),

@@ -1,11 +1,11 @@
-"""FlashAttention-4's CuTe path: score and mask functions in its own language, with block masks made beforehand."""
+"""FlashAttention-4's CuTe path: score and mask functions in its own language, with block masks."""
 
 import cutlass
 import cutlass.cute as cute
 from flash_attn.cute import utils
 from flash_attn.cute.block_sparsity import BlockSparseTensorsTorch
-from flash_attn.cute.interface import flash_attn_func
-from implementations import Refused, block_mask
+from flash_attn.cute.interface import flash_attn_func, flash_attn_varlen_func
+from implementations import Refused, block_mask, block_mask_in_call, ends_of, rows, tokens
 
 
 def mask_functions(seq):
@@ -74,34 +74,46 @@ def score_functions(heads):
     }
 
 
-def _tiles(case, q, k):
-    made = block_mask(case, q, k)
+def _tiles(made):
+    """FlashAttention-4's block lists of a block mask: of keys for the forward, of queries for the backward."""
     forward = BlockSparseTensorsTorch(made.kv_num_blocks, made.kv_indices, made.full_kv_num_blocks, made.full_kv_indices, block_size=(128, 128))
     backward = BlockSparseTensorsTorch(made.q_num_blocks, made.q_indices, made.full_q_num_blocks, made.full_q_indices, block_size=(128, 128))
     return {"block_sparse_tensors": forward, "block_sparse_tensors_bwd": backward}
 
 
-def build(case, q, k):
-    seq = q.shape[2]
-    options = {
-        "full": {},
-        "causal": {"causal": True},
-        "window_512": {"causal": True, "window_size": (seq // 8 - 1, 0)},
-        "soft_cap": {"softcap": 50.0},
-        "soft_cap_causal": {"softcap": 50.0, "causal": True},
-        **score_functions(q.shape[1]),
-    }
-    if case.name.startswith("decode"):
-        options[case.name] = {}
-    for name, mask in mask_functions(seq).items():
-        if name == case.name:
-            options[name] = {"mask_mod": mask, **_tiles(case, q, k)}
-    if case.name not in options:
+def _words(case, q):
+    """flash_attn_func's words for the case, and whether it needs block lists."""
+    if case.plain is not None:
+        window = case.plain["window"]
+        return {"causal": case.plain["causal"], **({} if window is None else {"window_size": (window - 1, 0)})}, False
+    name = case.modifier.removesuffix("_deterministic")
+    found = {"soft_cap": {"softcap": 50.0}, "soft_cap_causal": {"softcap": 50.0, "causal": True}, **score_functions(q.shape[1])}.get(name)
+    if found is not None:
+        return found, False
+    masks = mask_functions(q.shape[2])
+    if name not in masks:
         raise Refused("captured tensors have no gradient there" if case.learned else "not written for it")
-    words = options[case.name]
+    return {"mask_mod": masks[name]}, True
+
+
+def build(case, q, k, in_call):
+    words, sparse = _words(case, q)
+    words = {**words, "deterministic": case.deterministic}
+    if in_call and not sparse:
+        raise Refused("needs no block mask for it")
+    if case.lengths is not None:
+        ends, longest = ends_of(case, q.device)
+        words |= {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": longest, "max_seqlen_k": longest}
+        return lambda q, k, v: rows(_output(flash_attn_varlen_func(tokens(q), tokens(k), tokens(v), **words)))
+    made = _tiles(block_mask(case, q, k)) if sparse and not in_call else {}
+    mask_of = block_mask_in_call(case) if in_call else None
 
     def attention(q, k, v):
-        out = flash_attn_func(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), **words)
-        return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+        tiles = made if mask_of is None else _tiles(mask_of(q, k))
+        return _output(flash_attn_func(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), **words, **tiles)).transpose(1, 2)
 
     return attention
+
+
+def _output(out):
+    return out[0] if isinstance(out, tuple) else out

@@ -1,14 +1,19 @@
 """Times scoremod beside its peers on one GPU: FlexAttention (Triton and FLASH), FlashAttention-4, PyTorch's scaled_dot_product_attention.
 
-usage: PYTHONPATH=python python bench/peers/measure.py OUTPUT.json [--seconds N] [--cases A,B] [--implementations A,B] [--warm]
+usage: PYTHONPATH=python python bench/peers/measure.py OUTPUT.json [--seconds N] [--cases A,B] [--implementations A,B] [--warm | --list]
            [--batch N] [--heads N] [--seq N] [--dim N] [--dtype NAME] [--device NAME]
 
-Same process, same tensors, in turns; milliseconds are medians of rounds. Peers' block masks are made before the timing, ours are part of each call.
-Each forward's output is held to the first implementation's: a peer that computes something else is no peer, and is recorded as refused. --warm
-compiles everything and times nothing: several processes with a share of the cases each fill the compilers' caches for the one that times.
+Same process, same tensors, in turns; milliseconds are medians of rounds. cases.py has the cases, their shapes, and who is timed beside scoremod.
+Peers' block masks are made before the timing, or in each call where a name ends with _mask_in_call. Ours are part of each call.
+Each forward's output is held to the first implementation's: a peer that computes something else is no peer, and is recorded as refused.
+
+An OUTPUT that exists is continued: its cases are not measured again. It has to be of the same GPU, commit, versions and sizes. --warm
+compiles everything and times nothing: several processes with a share of the cases each fill the compilers' caches for the one that times. --list
+prints the cases that OUTPUT lacks.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -17,11 +22,12 @@ from importlib import metadata
 from pathlib import Path
 
 import cases
+import choices
 import implementations
 import torch
+import torch.utils.deterministic
 
 import scoremod
-import scoremod.torch
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "torch"))
 from timing import median_in_turns, warmed
@@ -31,14 +37,26 @@ MAX_DIFFERENCE = {torch.bfloat16: 2**-6, torch.float16: 2**-8, torch.float32: 2*
 
 
 def tensors(case, options):
-    batch, heads, groups, queries, keys = case.sizes or (options.batch, options.heads, options.heads, options.seq, options.seq)
+    shape = case.shape
     generator = torch.Generator(options.device).manual_seed(options.seed)
 
-    def one(heads, length):
-        flat = torch.randn(batch, length, heads, options.dim, device=options.device, generator=generator).to(options.dtype)
+    def one(heads, length, dim):
+        flat = torch.randn(shape.batch, length, heads, dim, device=options.device, generator=generator).to(getattr(torch, shape.dtype))
         return flat.transpose(1, 2)
 
-    return one(heads, queries), one(groups, keys), one(groups, keys), one(heads, queries)
+    q, k = one(shape.heads, shape.queries, shape.dim), one(shape.kv_heads, shape.keys, shape.dim)
+    return q, k, one(shape.kv_heads, shape.keys, shape.dim_v), one(shape.heads, shape.queries, shape.dim_v)
+
+
+@contextlib.contextmanager
+def determinism(wanted):
+    """PyTorch's switch for gradients that are the same bits each time, which scoremod follows, too. Nothing is filled for it."""
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.use_deterministic_algorithms(wanted)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def difference(x, y):
@@ -54,14 +72,16 @@ class Measured:
         self.q, self.k, self.v, self.d_o = tensors(case, options)
         self.calls, self.rows, self.first = {}, [], None
         for name in options.implementations:
-            reason = self._add(name, MAX_DIFFERENCE[options.dtype])
+            if name not in implementations.OURS and name not in case.peers:
+                continue
+            reason = self._add(name, MAX_DIFFERENCE[self.q.dtype])
             if reason is not None:
-                self.rows += [self.row(direction, name, refused=reason) for direction in self.directions]
+                self.rows += [self.row(direction, name, refused=reason) for direction in self.directions_of(name)]
                 print(f"{case.name}: {name}: {reason}", flush=True)
 
-    @property
-    def directions(self):
-        return ("forward", "backward") if self.case.backward else ("forward",)
+    def directions_of(self, name):
+        """A mask that is made in each call is made in the forward, and the backward takes it from there."""
+        return [each for each in self.case.directions if each == "forward" or not name.endswith(implementations.IN_CALL)]
 
     def row(self, direction, name, **what):
         return {"case": self.case.name, "direction": direction, "implementation": name, **what}
@@ -85,8 +105,10 @@ class Measured:
         apart = difference(self.first, output)
         if not apart <= max_difference:
             return f"its output is {apart:.2g} from {self.case.name}'s first"
-        self.calls[name, "forward"] = forward
-        if self.case.backward:
+        directions = self.directions_of(name)
+        if "forward" in directions:
+            self.calls[name, "forward"] = forward
+        if "backward" in directions:
             self._add_backward(name, attention)
         return None
 
@@ -108,13 +130,12 @@ class Measured:
 
     def engines(self):
         """direction -> the engine that the planner chose for ours; "ENGINE and ENGINE" where several compute what a backward writes."""
-        grouped = self.q.shape[1] != self.k.shape[1]
-        answer = scoremod.torch.explain(self.q, self.k, self.v, self.case.score_mod, mask_mod=self.case.mask_mod, enable_gqa=grouped)
+        answer = implementations.explained(self.case, self.q, self.k, self.v)
         of_gradients = dict.fromkeys(answer.gradient_backends.values()) if self.case.learned else {}
         return {"forward": answer.backend, "backward": " and ".join(of_gradients) or answer.backward_backend}
 
     def times(self, device):
-        engines = self.engines() if ("scoremod", "forward") in self.calls else {}
+        engines = self.engines() if any(name == "scoremod" for name, _ in self.calls) else {}
         for (name, direction), ms in median_in_turns(self.calls, device).items():
             engine = {"engine": engines[direction]} if name == "scoremod" else {}
             self.rows.append(self.row(direction, name, ms=ms, **engine))
@@ -142,42 +163,97 @@ def parsed():
     parser.add_argument("--implementations", default=",".join(implementations.NAMES))
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--warm", action="store_true")
+    parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     options.dtype = getattr(torch, options.dtype)
     options.implementations = options.implementations.split(",")
+    options.cases = options.cases.split(",") if options.cases else list(cases.TABLE)
+    if unknown := [name for name in options.cases if name not in cases.TABLE]:
+        parser.error(f"expected cases of bench/peers/cases.py, found {', '.join(unknown)}")
     return options
+
+
+def new_report(options):
+    return {
+        "machine": os.environ.get("SCOREMOD_MACHINE", ""),
+        "versions": versions(),
+        "commit": os.environ.get("SCOREMOD_COMMIT", ""),
+        "shape": {name: getattr(options, name) for name in ("batch", "heads", "seq", "dim")} | {"dtype": str(options.dtype).removeprefix("torch.")},
+        "cases": {},
+        "results": [],
+        "not_run": list(cases.TABLE),
+    }
+
+
+def comparable(report, packages):
+    """The fields that two reports share where their times can stand beside each other."""
+    found = {"GPU": report["machine"].split(",")[0], "commit": report["commit"], "shape": report["shape"]}
+    return found | {package: report["versions"].get(package) for package in packages}
+
+
+def begun(path, fresh):
+    """The report at `path`, to be continued, or `fresh` where there is none. Raises ValueError for one whose times can't stand beside new ones."""
+    if not path.is_file():
+        return fresh
+    report = json.loads(path.read_text(encoding="utf-8"))
+    # Programs beside this one add other versions to a report, which don't count here.
+    old, new = (comparable(each, fresh["versions"]) for each in (report, fresh))
+    for name in new:
+        if old[name] != new[name]:
+            raise ValueError(f"expected {path} to be of {name} {new[name]!r}, found {old[name]!r}: remove it to begin anew")
+    return report
+
+
+def write(report, path):
+    report["not_run"] = [name for name in cases.TABLE if name not in report["cases"]]
+    report["regret"] = choices.regret(report)
+    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def described(case):
+    """A case as a record has it."""
+    found = {"modifier": case.modifier, "shape": case.shape_name, **case.shape.sizes()}
+    if case.plain is not None and case.plain["window"] is not None:
+        found["window"] = case.plain["window"]
+    return found if case.lengths is None else {**found, "lengths": list(case.lengths)}
+
+
+def measure(name, options, report):
+    """Adds a case to the report; with --warm only compiles what it takes."""
+    begin = time.monotonic()
+    case = cases.case(name, options)
+    with determinism(case.deterministic):
+        measured = Measured(case, options)
+        if options.warm:
+            print(f"{name} compiled in {time.monotonic() - begin:.1f} s", flush=True)
+            return
+        rows = measured.times(options.device)
+    report["cases"][name] = described(case)
+    report["results"] += rows
+    print(name, {f"{row['implementation']} {row['direction']}": row["ms"] for row in rows if "ms" in row}, f"{time.monotonic() - begin:.1f} s", flush=True)
+    # Results are written at once, so that they stay if a later case fails.
+    write(report, options.output)
 
 
 def main():
     options = parsed()
     deadline = time.monotonic() + options.seconds
-    wanted = [case for case in cases.cases(options) if not options.cases or case.name in options.cases.split(",")]
-    report = {
-        "machine": os.environ.get("SCOREMOD_MACHINE", ""),
-        "versions": versions(),
-        "commit": os.environ.get("SCOREMOD_COMMIT", ""),
-        "shape": {name: getattr(options, name) for name in ("batch", "heads", "seq", "dim")} | {"dtype": str(options.dtype).removeprefix("torch.")},
-        "results": [],
-        "not_run": [case.name for case in wanted],
-    }
-    for case in wanted:
+    try:
+        report = begun(options.output, new_report(options))
+    except ValueError as error:
+        sys.exit(str(error))
+    # In the table's order, which begins with what tells most.
+    wanted = [name for name in cases.TABLE if name in options.cases and name not in report["cases"]]
+    if options.list:
+        print(*wanted)
+        return
+    for name in wanted:
         if time.monotonic() > deadline:
+            print("no time was left for", name, "and what follows it")
             break
-        begin = time.monotonic()
-        measured = Measured(case, options)
-        report["not_run"].remove(case.name)
-        if options.warm:
-            print(case.name, f"{time.monotonic() - begin:.1f} s", flush=True)
-            continue
-        rows = measured.times(options.device)
-        report["results"] += rows
-        print(case.name, {f"{row['implementation']} {row['direction']}": row["ms"] for row in rows if "ms" in row}, flush=True)
-        # Results are written at once, so that they stay if a later case fails.
-        options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        del measured
+        measure(name, options, report)
+        implementations.forget()
         torch.cuda.empty_cache()
-    if report["not_run"]:
-        print("no time was left for", *report["not_run"])
 
 
 if __name__ == "__main__":

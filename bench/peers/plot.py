@@ -15,6 +15,7 @@ SHOWN = {
     "flex_triton": ("FlexAttention", "#e69f00"),
     "flex_flash": ("FlexAttention FLASH", "#f0e442"),
     "fa4": ("FlashAttention-4", "#009e73"),
+    "fa3": ("FlashAttention-3", "#56b4e9"),
     "cudnn": ("cuDNN by hand", "#d55e00"),
     "torch_sdpa_cudnn": ("cuDNN (PyTorch)", "#999999"),
     "torch_sdpa": ("FlashAttention-2 (PyTorch)", "#cccccc"),
@@ -58,16 +59,18 @@ def draw(report, picture):
     import matplotlib.pyplot as plt
 
     by_direction = {direction: rows_of(report, direction) for direction in ("forward", "backward")}
-    figure, columns = plt.subplots(1, 2, figsize=(11, 0.42 * max(map(len, by_direction.values())) + 1.6))
+    count = max(map(len, by_direction.values()))
+    figure, columns = plt.subplots(1, 2, figsize=(11, 0.42 * count + 1.6))
     for axes, (direction, rows) in zip(columns, by_direction.items()):
         draw_direction(axes, rows, direction)
     handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for _, colour in SHOWN.values()]
     figure.legend(handles, [label for label, _ in SHOWN.values()], loc="lower center", ncol=len(SHOWN), fontsize=7, frameon=False)
     shape = report["shape"]
     figure.suptitle(f"{report['machine']}, {report['commit']}: batch {shape['batch']}, {shape['heads']} heads, {shape['seq']} long, head dim {shape['dim']}, "
-                    f"{shape['dtype']}", fontsize=8)  # fmt: skip
-    figure.tight_layout(rect=(0, 0.03, 1, 0.98))
-    figure.savefig(picture, dpi=170)
+                    f"{shape['dtype']}, unless a name says otherwise", fontsize=8)  # fmt: skip
+    # Room for the legend and the title, however many cases there are.
+    figure.tight_layout(rect=(0, 0.4 / figure.get_figheight(), 1, 1 - 0.25 / figure.get_figheight()))
+    figure.savefig(picture, dpi=170 if count <= 40 else 100)
 
 
 def main(arguments):

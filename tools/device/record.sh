@@ -11,7 +11,7 @@
 #   bench       beside graphs by hand                            -> h200.json and its picture (for bench/results)
 #   patterns    the pattern explorer                             -> patterns.json (merge.py patterns makes a table of it)
 #   first_use   building, verifying and planning a new modifier  -> first_use.json (for bench/results)
-#   peers       beside other libraries, by PyTorch               -> h200-peers.json and its picture (see peers.sh)
+#   peers       beside other libraries, by PyTorch               -> peers.json and its picture (see peers.sh)
 #   jax         JAX's tests, benchmark and examples              -> jax/ (see jax.sh)
 # Without PARTs: tests, verdicts and suite. The exit code is 0 when every part ended with 0.
 set -uo pipefail
@@ -63,7 +63,7 @@ first_use() {
     --machine "$machine" --commit "$commit" | tail -n 1
 }
 
-peers() { "$here/peers.sh" "$folder/lib" "$out/h200-peers.json"; }
+peers() { "$here/peers.sh" "$folder/lib" "$out/peers.json"; }
 
 jax() { "$here/jax.sh" "$folder/lib" "$out/jax"; }
 

@@ -37,7 +37,7 @@ constexpr double kForwardLaunch = 0.005, kBackwardLaunch = 0.012, kComputeLaunch
 /// The part of the memory's bandwidth that kernels reach.
 constexpr double kReachedBandwidth = 0.85;
 /// The part of the bandwidth that cuDNN's kernel for one query reaches, and its extra time if heads leave half of the
-/// multiprocessors without keys. 8192 keys at batch 16 and 32768 at batch 4 were timed (bench/results/h200-peers.json).
+/// multiprocessors without keys. 8192 keys at batch 16 and 32768 at batch 4 were timed on an H200.
 constexpr double kReachedByOneRow = 0.89, kFewHeads = 0.0046;
 
 std::int64_t tiles_of(std::int64_t length) { return (length + kTile - 1) / kTile; }

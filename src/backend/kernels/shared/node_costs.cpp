@@ -18,7 +18,7 @@ namespace {
 /// once for a thread's scores of one row or column.
 constexpr double kAlongOneAxis = 0.15;
 /// A read of a relative-position entry, which neighbouring scores of a thread share. If there is a table for each head,
-/// L1 does not keep it from CTA to CTA. The times are from bench/results/h200-peers.json.
+/// L1 does not keep it from CTA to CTA. The times are an H200's.
 constexpr double kReadDifference = 0.16, kReadDifferenceOfHead = 0.25;
 
 /// A read of a tile that was copied ahead: half an access to shared memory, and a conversion. From the case "bias" of

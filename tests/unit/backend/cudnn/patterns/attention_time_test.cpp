@@ -79,7 +79,7 @@ TEST(AttentionTime, GrowsWithWorkAndFallsWithTheDevice) {
   EXPECT_GT(milliseconds(small, Direction::kForward, {}), once / 64 / 32);
 }
 
-/// As an H200 took (bench/results/h200-peers.json). More queries run in tiles of rows, which are mostly unused.
+/// As an H200 took. More queries run in tiles of rows, which are mostly unused.
 TEST(AttentionTime, OfOneQueryIsWhatMemoryTakes) {
   AttentionProblem problem = timed_problem();
   problem.heads_q = 32;
