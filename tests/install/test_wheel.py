@@ -113,7 +113,7 @@ def test_it_serves_every_python(wheel):
     with zipfile.ZipFile(wheel) as archive:
         files = archive.namelist()
         metadata = archive.read(f"scoremod-{version}.dist-info/METADATA").decode()
-    assert {"scoremod/libscoremod.so", "scoremod/libscoremod_jax.so", "scoremod/jax/api.py"} <= set(files)
+    assert {"scoremod/libscoremod.so", "scoremod/libscoremod_jax.so", "scoremod/jax/api.py", "scoremod/py.typed", "scoremod/jax/graph.pyi"} <= set(files)
     pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert {file.removeprefix("scoremod/") for file in files if file.endswith(".md")} == pages
     # Nothing but the package: no headers, no tests, no files of the build.

@@ -65,6 +65,7 @@ PUBLIC_HEADERS = {
     "problem_file.hpp": "problem",
     "tensors.hpp": "problem",
     "call.hpp": "problem",
+    "spans.hpp": "problem",
     "inputs.hpp": "problem",
     "problem_buffers.hpp": "problem",
     "sizes.hpp": "problem",
