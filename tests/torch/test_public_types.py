@@ -1,6 +1,7 @@
 """The public functions of the PyTorch binding have types."""
 
 import inspect
+import re
 
 import pytest
 
@@ -18,3 +19,19 @@ def test_public_functions_have_types(name):
     signature = inspect.signature(getattr(scoremod.torch, name))
     assert [each for each, parameter in signature.parameters.items() if parameter.annotation is inspect.Parameter.empty] == []
     assert signature.return_annotation is not inspect.Signature.empty
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_docstrings_say_every_parameter(name):
+    text, parameters = inspect.getdoc(getattr(scoremod.torch, name)), list(inspect.signature(getattr(scoremod.torch, name)).parameters)
+    if "\nParameters\n---" in text:
+        section = re.search(r"^Parameters\n-+\n(.*?)(?=\n\w[^\n]*\n-|\Z)", text, re.DOTALL | re.MULTILINE)[1]
+        lines = [line.split(":")[0] for line in section.splitlines() if line and not line.startswith(" ")]
+        assert {each.strip("* ") for line in lines for each in line.split(",")} == set(parameters)
+        assert "\nReturns\n---" in text and "\nRaises\n---" in text
+    else:
+        assert len(parameters) < 6 or name == "flex_attention"
+
+
+def test_dir_shows_public_names_alone():
+    assert {name for name in dir(scoremod.torch) if not name.startswith("__")} - {"transformers"} == set(scoremod.torch.__all__)

@@ -41,3 +41,10 @@ __all__ = [
     "support",
     "unstripe",
 ]
+
+# Modules for users beside these, each imported by itself.
+_MODULES = ("transformers",)
+
+
+def __dir__():
+    return sorted([*__all__, *(name for name in globals() if name in _MODULES or name.startswith("__"))])

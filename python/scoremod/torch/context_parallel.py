@@ -48,17 +48,34 @@ def context_parallel_attention(
     deterministic: bool | None = None,
     new_sizes: NewSizes = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """flex_attention of which this process has one shard: [batch, heads, sequence / processes, dim], on each process of `group` alike.
+    """Attention over a sequence of which this process has one shard.
 
-    group: a process group of torch.distributed, or a DeviceMesh of one dimension. Shards lie along the sequence in the order of its ranks.
-    way: "ring" or "all_gather".
-    striped: which positions a process has: the next block of them without it. A number of tokens deals them out in stripes of so many, in turn; True
-        is 1. With a causal mask every process then has as much to do. stripe() and unstripe() reorder a whole sequence, whose blocks are then the shards.
-    Others are flex_attention's. Indices are those of the whole sequence, and captured tensors, lengths included, belong to it: each process
-    has them whole. Their gradients are this process' share, as those of any parameter whose use is spread over processes: add them up
-    over the group (torch.distributed.all_reduce).
+    Indices are those of the whole sequence, and captured tensors, lengths included, belong to it: each process has them whole. Their gradients are this
+    process' share, as those of any parameter whose use is spread over processes: add them up over the group (torch.distributed.all_reduce).
 
-    Returns this process' shard of the output, and of the log-sum-exp with return_lse. Raises what flex_attention raises, on every process alike.
+    Parameters
+    ----------
+    query, key, value : Tensor
+        [batch, heads, sequence / processes, dim], on each process of `group` alike.
+    score_mod, mask_mod, scale, enable_gqa, return_lse, lengths, sink, backends, deterministic, new_sizes
+        flex_attention's.
+    group : ProcessGroup or DeviceMesh
+        A process group of torch.distributed, or a mesh of one dimension. Shards lie along the sequence in the order of its ranks.
+    way : {"ring", "all_gather"}
+        Whether keys and values go round in a ring, or are gathered.
+    striped : bool or int
+        Which positions a process has: the next block of them without it. A number of tokens deals them out in stripes of so many, in turn; True is 1.
+        With a causal mask every process then has as much to do. stripe() and unstripe() reorder a whole sequence, whose blocks are then the shards.
+
+    Returns
+    -------
+    Tensor or tuple of Tensor
+        This process' shard of the output, and of the log-sum-exp with return_lse.
+
+    Raises
+    ------
+    InvalidArgumentError, UnsupportedError
+        As flex_attention, on every process alike.
     """
     group = group.get_group() if hasattr(group, "get_group") else group
     if torch.compiler.is_dynamo_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:

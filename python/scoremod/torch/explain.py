@@ -42,12 +42,25 @@ def explain(
     sink: torch.Tensor | None = None,
     backends: Backends = None,
 ) -> Explanation:
-    """The Explanation of flex_attention's arguments, with backward; of pages the forward, where they are read in place.
+    """Explains what becomes of a call, with its backward; of pages the forward, where they are read in place.
 
-    It has the program, each operand with its origin and size, the mask's class, the derivative, and each backend's answer. str() of it is a page
-    for people.
+    Parameters
+    ----------
+    query, key, value, score_mod, block_mask, mask_mod, lengths, q_offsets, kv_offsets, page_table, max_length, sink, backends
+        flex_attention's.
+    enable_gqa : bool
+        False refuses fewer heads of key than of query, as flex_attention does where it isn't asked for them.
 
-    enable_gqa: False refuses fewer heads of key than of query, as flex_attention does where it isn't asked for them."""
+    Returns
+    -------
+    Explanation
+        The program, each operand with its origin and size, the mask's class, the derivative, and each backend's answer. str() of it is a page for people.
+
+    Raises
+    ------
+    InvalidArgumentError, UnsupportedError
+        As flex_attention.
+    """
     sequences = q_offsets, kv_offsets, page_table, max_length, lengths
     problem, traced, sources, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequences, sink, backends)
     program = traced.program
@@ -70,7 +83,27 @@ def draw(
     enable_gqa: bool = True,
     **options: Any,
 ) -> Figure:
-    """scoremod.draw()'s figure of flex_attention's arguments; options are that one's: batch, head, tile, queries, keys."""
+    """A picture of what the functions do to the scores of one head of one batch.
+
+    Parameters
+    ----------
+    query, key, value, score_mod, block_mask, mask_mod
+        flex_attention's.
+    enable_gqa : bool
+        explain's.
+    **options
+        scoremod.draw's: batch, head, tile, queries, keys.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        scoremod.draw's.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For what flex_attention or scoremod.draw refuses.
+    """
     problem, _, _, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa)
     return scoremod.draw(problem, _arrays(tensors), **options)
 

@@ -17,12 +17,13 @@ from scoremod.torch.kept_traces import KeptTrace, rebased, tensor_of
 
 
 def stripe(tensor: torch.Tensor, shards: int, dim: int, tokens: int = 1) -> torch.Tensor:
-    """The order in which a sequence is sharded in blocks so that `shards` shards have stripes of so many tokens in turn."""
+    """A copy of a tensor whose sequence, along `dim`, is reordered: cut into `shards` blocks, each has stripes of so many tokens in turn. The
+    sequence's length must be a multiple of shards * tokens."""
     return _reordered(tensor, dim, (-1, shards, tokens))
 
 
 def unstripe(tensor: torch.Tensor, shards: int, dim: int, tokens: int = 1) -> torch.Tensor:
-    """Undoes stripe()."""
+    """The tensor in the order that it had before stripe() of the same shards, dim and tokens."""
     return _reordered(tensor, dim, (shards, -1, tokens))
 
 
