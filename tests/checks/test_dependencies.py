@@ -26,7 +26,16 @@ def listed():
 
 
 def pinned(file):
-    return {name.lower(): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)}
+    """name -> version of what a file asks for; what these need in turn follows a line that says so."""
+    asked = (ROOT / file).read_text(encoding="utf-8").split("# These need what follows.")[0]
+    return {name.lower(): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", asked, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file != "requirements.txt"])
+def test_what_a_release_is_made_with_has_hashes(file):
+    entries = re.split(r"^(?=[\w.-]+==)", (ROOT / file).read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    assert len(entries) > 1
+    assert [entry.split()[0] for entry in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}\b", entry)] == []
 
 
 @pytest.mark.parametrize("file", FILES)
