@@ -1,4 +1,4 @@
-"""scoremod: attention with a programmable score. docs/guide/numpy.md is a walk through it."""
+"""scoremod: attention with a programmable score. `python -m scoremod docs numpy` prints a walk through it."""
 
 from scoremod import cache
 from scoremod.array_call import DropoutState, Offsets

@@ -233,3 +233,21 @@ def test_clang_checks_sources_for_so_many_seconds(dev):
 def test_a_kind_of_tests_may_be_sanitized_alone(sanitize):
     (call,) = sanitize(0, "asan", "50", "", "unit")
     assert call.split()[-2:] == ["--filter", "build/asan/bin/scoremod_unit_tests"]
+
+
+def test_a_release_has_files_with_their_hashes(dev):
+    (dev.folder / "tools" / "wheel").mkdir(parents=True)
+    (dev.folder / "tools" / "wheel" / "requirements.txt").touch()
+    tools = dev.folder / "build" / "wheel-tools"
+    write_program(tools / "bin" / "auditwheel", "cp build/wheels/plain/a.whl build/wheels/a-manylinux.whl")
+    (tools / ".made_from").write_text(sys.version)
+    makes = {"pip wheel": "build/wheels/plain/a.whl", "build_sdist": "build/sdist/a.tar.gz", "sbom.py": "build/release-files/scoremod.cdx.json"}
+    cases = "".join(f'  *"{words}"*) echo "{words}" >{file} ;;\n' for words, file in makes.items())
+    write_program(dev.folder / ".venv" / "bin" / "python", f'case "$*" in\n{cases}esac\necho python "$@" >>"{dev.folder.parent / "calls"}"')
+    dev("release")
+    files = dev.folder / "build" / "release-files"
+    assert {file.name for file in files.iterdir()} == {"a-manylinux.whl", "a.tar.gz", "scoremod.cdx.json", "SHA256SUMS"}
+    assert subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=files, capture_output=True).returncode == 0
+    (files / "a.tar.gz").write_text("other")
+    assert subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=files, capture_output=True).returncode == 1
+    assert len((files / "SHA256SUMS").read_text().splitlines()) == 3

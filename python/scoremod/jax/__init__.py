@@ -1,4 +1,4 @@
-"""scoremod for JAX. docs/guide/jax.md is a walk through it."""
+"""scoremod for JAX. `python -m scoremod docs jax` prints a walk through it."""
 
 from scoremod.jax import zoo
 from scoremod.jax.api import flex_attention

@@ -1,4 +1,4 @@
-"""scoremod for PyTorch. docs/guide/torch.md is a walk through it."""
+"""scoremod for PyTorch. `python -m scoremod docs torch` prints a walk through it."""
 
 # Scripts import these beside flex_attention; they are PyTorch's own, so that one changed import serves a script.
 from torch.nn.attention.flex_attention import (
