@@ -65,6 +65,7 @@ struct Behaviour {
   std::optional<std::size_t> workspace = 0;  ///< known before
   bool same_structure_in_trial = true;
   bool kept_by_key = false;
+  bool key_has_sizes = false;  ///< its plan for the trial is another
   bool needs_context = true;
   std::string refusal_key = {};  ///< under which its refusals are stored
   int out_of_memory = 0;         ///< so many builds find none, and are kept by key when they succeed
@@ -120,7 +121,11 @@ class FakeEngine final : public backend::Backend {
     if (!behaviour_.same_structure_in_trial) key += std::to_string(problem.problem.seq_q);
     const auto bytes = std::as_bytes(std::span(key));
     candidate.structural_key = Bytes(bytes.begin(), bytes.end());
-    if (behaviour_.out_of_memory > 0 || behaviour_.kept_by_key) candidate.plan_key = candidate.structural_key;
+    if (behaviour_.out_of_memory > 0 || behaviour_.kept_by_key) {
+      Bytes plan_key(bytes.begin(), bytes.end());
+      if (behaviour_.key_has_sizes) plan_key.push_back(static_cast<std::byte>(problem.problem.seq_q % 251));
+      candidate.plan_key = plan_key;
+    }
     const auto refusal_bytes = std::as_bytes(std::span(behaviour_.refusal_key));
     candidate.refusal_key = Bytes(refusal_bytes.begin(), refusal_bytes.end());
     candidate.predicted = {behaviour_.milliseconds, "made up"};
@@ -253,6 +258,75 @@ TEST(PlanTask, PassesOverWhatIsRefusedAndWhatDoesNotFit) {
   EXPECT_NE(answer.answer.considered[0].refusal->text.find("not today"), std::string::npos);
   EXPECT_EQ(answer.answer.considered[1].refusal.value().id, "workspace_limit");
   EXPECT_EQ(large.builds, 0);
+}
+
+TEST(PlanTask, ExpectsWhatFitsAtTheStaticLevel) {
+  const FakeEngine large("large", {.milliseconds = 1, .workspace = kMaxWorkspace + 1}),
+      unknown("unknown", {.milliseconds = 2, .workspace = std::nullopt});
+  const Answer answer = answer_of(problem_of("value = score * 7.5"), {&large, &unknown}, Level::kStatic);
+  EXPECT_EQ(answer.chosen, "unknown");
+  EXPECT_EQ(answer.answer.considered[0].refusal.value().id, "workspace_limit");
+  EXPECT_EQ(answer.answer.considered[0].refusal->remedy.find("'deterministic'"), std::string::npos);
+}
+
+TEST(PlanTask, PassesOverABuiltPlanThatDoesNotFit) {
+  const FakeEngine engine("no room", {.workspace = std::nullopt});
+  const CompiledProblem problem = problem_of("value = score * 7.25");
+  const auto limit_of = [](std::size_t bytes) { return [bytes](Request& request) { request.max_workspace = bytes; }; };
+  const std::size_t needed = backend::cpu::make_forward_plan(problem, {})->workspace_bytes();
+  ASSERT_GT(needed, 0u);
+  EXPECT_EQ(answer_of(problem, {&engine}, Level::kBuilt, limit_of(needed)).chosen, "no room");
+  const Answer answer = answer_of(problem, {&engine}, Level::kBuilt, limit_of(needed - 1));
+  EXPECT_EQ(answer.chosen, "");
+  EXPECT_EQ(answer.answer.considered.front().refusal.value().id, "workspace_limit");
+}
+
+/// For a device that isn't there: artifacts are built, and nothing runs.
+Answer built_elsewhere(const CompiledProblem& problem, const std::vector<const backend::Backend*>& engines,
+                       bool every_candidate = false) {
+  const Target absent{backend::host_memory().describe(), 0, 0, false};
+  return answer_of(problem, engines, Level::kVerified, [&](Request& request) {
+    request.target = &absent;
+    request.every_candidate = every_candidate;
+  });
+}
+
+TEST(PlanTask, BuildsTheFirstThatCanBeBuiltForADeviceElsewhere) {
+  const FakeEngine large("large", {.milliseconds = 1, .workspace = kMaxWorkspace + 1}),
+      refused("refused", {.milliseconds = 2, .refusal = "not today"}),
+      taken("taken", {.milliseconds = 3, .right = false, .workspace = 7, .kept_by_key = true, .key_has_sizes = true}),
+      slower("slower", {.milliseconds = 4});
+  const Answer answer = built_elsewhere(problem_of("value = score * 8.5"), {&large, &refused, &taken, &slower});
+  EXPECT_EQ(answer.chosen, "taken") << "nobody saw that its results are wrong";
+  EXPECT_FALSE(answer.answer.plan.forward);
+  const auto& considered = answer.answer.considered;
+  EXPECT_EQ(considered[0].refusal.value().id, "workspace_limit");
+  EXPECT_EQ(large.builds, 0);
+  EXPECT_EQ(considered[1].refusal.value().id, "engine_refused");
+  EXPECT_EQ(considered[2].workspace_bytes, 7u);
+  EXPECT_TRUE(considered[2].artifact && considered[2].trial && considered[2].trial_artifact);
+  EXPECT_EQ(taken.builds, 2) << "the plan and its trial's";
+  EXPECT_EQ(slower.builds, 0);
+}
+
+TEST(PlanTask, BuildsNoTrialElsewhereThatIsThePlanItself) {
+  const FakeEngine engine("same", {.kept_by_key = true});
+  const Answer answer = built_elsewhere(problem_of("value = score * 8.25"), {&engine});
+  EXPECT_TRUE(answer.answer.considered.front().artifact);
+  EXPECT_FALSE(answer.answer.considered.front().trial);
+  EXPECT_EQ(engine.builds, 1);
+}
+
+TEST(PlanTask, BuildsEveryCandidateElsewhereWhereAsked) {
+  const FakeEngine fast("fast", {.milliseconds = 1, .kept_by_key = true, .key_has_sizes = true}),
+      slow("slow", {.milliseconds = 2, .kept_by_key = true, .key_has_sizes = true});
+  const Answer answer = built_elsewhere(problem_of("value = score * 8.75"), {&slow, &fast}, true);
+  EXPECT_EQ(answer.chosen, "fast");
+  for (const Considered& considered : answer.answer.considered) {
+    EXPECT_TRUE(considered.artifact);
+    EXPECT_FALSE(considered.trial_artifact);
+  }
+  EXPECT_EQ(std::ranges::count_if(answer.answer.considered, &Considered::chosen), 1);
 }
 
 /// A plan that was built and verified for one length serves another; others wait.
