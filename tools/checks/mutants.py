@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""Changes one operator, constant or condition of the sources at a time, and names the changes that no unit or property test finds.
+
+usage: mutants.py COUNT [--seed N] [--build FOLDER] [--filter PATTERN] [--files GLOB...] [--seconds N]
+
+COUNT mutants are drawn from the folders of src below. Each is compiled and tested in a copy of the tree in FOLDER (default: build/mutants), where
+ccache and the objects of the one before are used. --filter is GoogleTest's, of the tests to run. The seed is printed; with it the same
+mutants come again. A mutant that doesn't compile is counted apart, and one whose tests run for TIMEOUT seconds is found. It takes a minute or
+more for each mutant and is no part of CI. The exit code is 0; the survivors are printed as differences, for tests to be written.
+"""
+
+import argparse
+import dataclasses
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("ir", "passes", "autodiff", "analysis", "masks", "verification", "planner")
+PROGRAMS = ("scoremod_unit_tests", "scoremod_property_tests")
+TIMEOUT = 300
+# Operators and their changes. They have spaces around them, as clang-format writes them: brackets of templates and references are none.
+OPERATORS = {
+    " < ": (" <= ", " >= "),
+    " <= ": (" < ", " > "),
+    " > ": (" >= ", " <= "),
+    " >= ": (" > ", " < "),
+    " == ": (" != ",),
+    " != ": (" == ",),
+    " + ": (" - ",),
+    " - ": (" + ",),
+    " * ": (" / ",),
+    " / ": (" * ",),
+    " && ": (" || ",),
+    " || ": (" && ",),
+    " += ": (" -= ",),
+    " -= ": (" += ",),
+}
+_OPERATOR = re.compile("|".join(map(re.escape, sorted(OPERATORS, key=len, reverse=True))))
+_CONSTANT = re.compile(r"(?<![\w.'])(?:true|false|\d+)(?![\w.'])")
+_CONDITION = re.compile(r"\b(?:if|while) \(((?:[^()]|\([^()]*\))+)\)(?! *\{? *//)")
+# Texts of messages and comments change nothing that a test should find; so do assertions of what can't be, and includes.
+_LEFT_OUT = re.compile(r'^\s*(?://|#|\*|using |namespace |static_assert|template)|fail_bug|concat\(|"[^"]*"')
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """One change: of a file below the root, the text from `begin` to `end` becomes `after`."""
+
+    file: str
+    begin: int
+    end: int
+    before: str
+    after: str
+
+    def applied(self, text):
+        assert text[self.begin : self.end] == self.before, f"{self.file} has changed since the mutant was drawn"
+        return text[: self.begin] + self.after + text[self.end :]
+
+    def shown(self, text):
+        """The changed line as a difference."""
+        number = text.count("\n", 0, self.begin)
+        return f"{self.file}:{number + 1}\n- {text.splitlines()[number].strip()}\n+ {self.applied(text).splitlines()[number].strip()}"
+
+
+def mutants_of(file, text):
+    """All mutants of a source, in their order."""
+    found, begin = [], 0
+    for line in text.splitlines(keepends=True):
+        code = line.split("//")[0]
+        if not _LEFT_OUT.search(line):
+            found += _mutants_of_line(file, code, begin)
+        begin += len(line)
+    return found
+
+
+def _mutants_of_line(file, line, begin):
+    def mutant(match, after, group=0):
+        return Mutant(file, begin + match.start(group), begin + match.end(group), match.group(group), after)
+
+    for match in _OPERATOR.finditer(line):
+        yield from (mutant(match, after) for after in OPERATORS[match.group()])
+    for match in _CONSTANT.finditer(line):
+        yield mutant(match, {"true": "false", "false": "true"}.get(match.group()) or str(int(match.group()) + 1))
+    for match in _CONDITION.finditer(line):
+        if ";" not in match.group(1):  # one with a declaration can't be negated as a whole
+            yield mutant(match, f"!({match.group(1)})", 1)
+
+
+def draw(root, count, seed, globs=()):
+    """`count` mutants of the sources, fewer where there are no more, each as likely as any other."""
+    files = [path for folder in FOLDERS for path in sorted((root / "src" / folder).rglob("*.cpp"))]
+    names = [path.relative_to(root).as_posix() for path in files]
+    if globs:
+        names = [name for name in names if any(Path(name).match(glob) for glob in globs)]
+    every = [mutant for name in names for mutant in mutants_of(name, (root / name).read_text(encoding="utf-8"))]
+    return random.Random(seed).sample(every, min(count, len(every)))
+
+
+class Scratch:
+    """A copy of the tree in which mutants are built."""
+
+    def __init__(self, root, folder, tests="*", programs=PROGRAMS):
+        self.tree, self.build, self.tests, self.programs = folder / "tree", folder / "build", tests, programs
+        self.tree.mkdir(parents=True, exist_ok=True)
+        kept = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True).stdout.decode().split("\0")
+        for name in filter(None, kept):
+            source, target = root / name, self.tree / name
+            if source.is_file() and (not target.is_file() or target.read_bytes() != source.read_bytes()):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target)
+
+    def prepare(self):
+        """Configures, and builds the tests without a mutant. The preset is the one that compiles fast."""
+        subprocess.run(["cmake", "--preset", "dev", "-B", self.build], cwd=self.tree, check=True, stdout=subprocess.DEVNULL)
+        if self._compile():
+            sys.exit("mutants: the tests don't build without a mutant")
+        if not self._tested():
+            sys.exit("mutants: a test fails without a mutant")
+
+    def _compile(self):
+        command = ["cmake", "--build", self.build, "--parallel", str(os.cpu_count()), "--target", *self.programs]
+        return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
+
+    def _tested(self):
+        """Whether all tests pass in time."""
+        environment = {**os.environ, "SCOREMOD_CACHE": "off"}
+        for program in self.programs:
+            command = [self.build / "bin" / program, "--gtest_brief=1", f"--gtest_filter={self.tests}"]
+            try:
+                if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=TIMEOUT, env=environment, check=False).returncode:
+                    return False
+            except subprocess.TimeoutExpired:
+                return False
+        return True
+
+    def outcome(self, mutant):
+        """found, survived or "does not compile"."""
+        path = self.tree / mutant.file
+        text = path.read_text(encoding="utf-8")
+        try:
+            path.write_text(mutant.applied(text), encoding="utf-8")
+            if self._compile():
+                return "does not compile"
+            return "survived" if self._tested() else "found"
+        finally:
+            path.write_text(text, encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("count", type=int)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    parser.add_argument("--build", type=Path, default=ROOT / "build" / "mutants")
+    parser.add_argument("--filter", default="*", help="GoogleTest's filter of the tests to run")
+    parser.add_argument("--files", nargs="*", default=(), help="draw from sources that one of these patterns matches")
+    parser.add_argument("--seconds", type=float, default=3600, help="begin no mutant after so many")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the tree whose sources are changed in a copy")
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    mutants, end = draw(options.root, options.count, options.seed, options.files), time.monotonic() + options.seconds
+    scratch, counts, survivors = Scratch(options.root, options.build, options.filter), {}, []
+    scratch.prepare()
+    for mutant in mutants:
+        if time.monotonic() > end:
+            break
+        outcome = scratch.outcome(mutant)
+        counts[outcome] = counts.get(outcome, 0) + 1
+        shown = mutant.shown((options.root / mutant.file).read_text(encoding="utf-8"))
+        print(f"{outcome}: {shown}", flush=True)
+        survivors += [shown] if outcome == "survived" else []
+    print(f"seed {options.seed}: " + (", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())) or "no mutants"))
+    for shown in survivors:
+        print(f"\nsurvived: {shown}")
+
+
+if __name__ == "__main__":
+    main()
