@@ -4,7 +4,6 @@
 
 #include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/kernel_cache.hpp"
-#include "backend/cuda/own_stream.hpp"
 #include "backend/kernels/hopper/shapes.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/shared/tiled_source.hpp"
@@ -18,8 +17,6 @@ namespace scoremod::backend::kernels {
 namespace {
 
 using problem::TensorRole;
-
-constexpr int kRounds = 11;
 
 constexpr Timed kTimed[] = {
     {"full", kPlain},
@@ -94,35 +91,6 @@ constexpr Timed kTimed[] = {
     {"full f32, 1024 of 64", kPlain, {.seq_q = 1024, .seq_kv = 1024, .dim = 64}, DType::kF32},
     {"full f32, head dim 256", kPlain, {.batch = 1, .dim = 256}, DType::kF32},
 };
-
-double median_of(std::vector<double> times) {
-  std::ranges::nth_element(times, times.begin() + kRounds / 2);
-  return times[kRounds / 2];
-}
-
-/// Medians of several plans of one call, which run in turns. With `behind_another` each runs behind an untimed call, so
-/// that the device is busy while the host enqueues, and the host's time is not counted.
-template <class Plan, class Tensors>
-std::vector<double> medians_in_turns(const std::vector<std::unique_ptr<Plan>>& plans, const Tensors& tensors,
-                                     const CallParameters& parameters, bool behind_another = false) {
-  std::size_t bytes = 0;
-  for (const auto& plan : plans) bytes = std::max(bytes, plan->workspace_bytes());
-  const cuda::DeviceMemory memory(bytes);
-  const std::span<std::byte> workspace(static_cast<std::byte*>(memory.data()), memory.bytes());
-  std::vector<std::vector<double>> times(plans.size());
-  for (int round = -2; round < kRounds; ++round)
-    for (std::size_t i = 0; i < plans.size(); ++i) {
-      cuda::DeviceTimer timer(cuda::own_stream());
-      if (behind_another) plans[i]->execute(tensors, parameters, workspace);
-      timer.start();
-      plans[i]->execute(tensors, parameters, workspace);
-      const double ms = timer.stop();
-      if (round >= 0) times[i].push_back(ms);
-    }
-  std::vector<double> medians;
-  for (std::vector<double>& of_plan : times) medians.push_back(median_of(std::move(of_plan)));
-  return medians;
-}
 
 std::string describe(const TileShape& shape) {
   return concat(to_string(shape.family), " ", shape.queries, "x", shape.keys, " warps ", shape.warps, " row tiles ",

@@ -13,6 +13,7 @@
 
 #include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/device.hpp"
+#include "backend/cuda/own_stream.hpp"
 #include "backend/kernels/loading/loaded_modules.hpp"
 #include "backend/kernels/operand_gradients/operand_source.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
@@ -82,6 +83,36 @@ std::shared_ptr<LoadedModules> modules_of(const compiler::CompiledProblem& compi
                                           const TileShape& shape);
 /// A backward reads the forward's outputs.
 void run_forward(const AttentionProblem& problem, const compiler::CompiledProblem& compiled, const Call& call);
+
+inline constexpr int kRounds = 11;
+inline double median_of(std::vector<double> times) {
+  std::ranges::nth_element(times, times.begin() + kRounds / 2);
+  return times[kRounds / 2];
+}
+
+/// Medians of several plans of one call, which run in turns. With `behind_another` each runs behind an untimed call, so
+/// that the device is busy while the host enqueues, and the host's time is not counted.
+template <class Plan, class Tensors>
+std::vector<double> medians_in_turns(const std::vector<std::unique_ptr<Plan>>& plans, const Tensors& tensors,
+                                     const CallParameters& parameters, bool behind_another = false) {
+  std::size_t bytes = 0;
+  for (const auto& plan : plans) bytes = std::max(bytes, plan->workspace_bytes());
+  const cuda::DeviceMemory memory(bytes);
+  const std::span<std::byte> workspace(static_cast<std::byte*>(memory.data()), memory.bytes());
+  std::vector<std::vector<double>> times(plans.size());
+  for (int round = -2; round < kRounds; ++round)
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      cuda::DeviceTimer timer(cuda::own_stream());
+      if (behind_another) plans[i]->execute(tensors, parameters, workspace);
+      timer.start();
+      plans[i]->execute(tensors, parameters, workspace);
+      const double ms = timer.stop();
+      if (round >= 0) times[i].push_back(ms);
+    }
+  std::vector<double> medians;
+  for (std::vector<double>& of_plan : times) medians.push_back(median_of(std::move(of_plan)));
+  return medians;
+}
 
 /// Whether plans are to be built alone, into the store, which several processes may do at once.
 bool builds_alone();

@@ -239,6 +239,44 @@ TEST_P(SplitKvAttentionKernels, GiveTheSameBitsEachTime) {
 INSTANTIATE_TEST_SUITE_P(Cases, SplitKvAttentionKernels,
                          ::testing::Range(0, static_cast<int>(test::split_kv_cases().size()) * kShapes));
 
+/// Runs each case with lengths in device memory by the persistent kernel, with as many CTAs as run at once and with
+/// few.
+class PersistentSplitKvAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {
+ protected:
+  static constexpr int kPersistentShapes = 6;
+  static checking::CheckCase test_case() {
+    return test::split_kv_cases()[static_cast<std::size_t>(GetParam() / kPersistentShapes)];
+  }
+  static TileShape shape(const AttentionProblem& problem) {
+    const auto number = static_cast<std::size_t>(GetParam() % kPersistentShapes);
+    TileShape shape = persistent_split_kv_shapes(problem, cuda::describe_current_device()).at(number / 2);
+    if (number % 2 != 0) shape.persistent_ctas = 5;
+    return shape;
+  }
+  void SetUp() override {
+    OnDevice::SetUp();
+    if (IsSkipped()) return;
+    const auto shapes = persistent_split_kv_shapes(test_case().problem, cuda::describe_current_device());
+    if (static_cast<std::size_t>(GetParam() % kPersistentShapes / 2) >= shapes.size())
+      GTEST_SKIP() << "no such shape, or all sequences have as many keys";
+  }
+};
+
+TEST_P(PersistentSplitKvAttentionKernels, AreRight) {
+  const checking::CheckCase test = test_case();
+  expect_right(shape(test.problem), test);
+}
+TEST_P(PersistentSplitKvAttentionKernels, AreRightWithInfinitiesAndNan) {
+  const checking::CheckCase test = test_case();
+  expect_right(shape(test.problem), test, test::poisoned_inputs(test.problem, test.seed));
+}
+TEST_P(PersistentSplitKvAttentionKernels, GiveTheSameBitsEachTime) {
+  const checking::CheckCase test = test_case();
+  expect_same_bits(std::array{shape(test.problem), shape(test.problem)}, test.problem, test.call);
+}
+INSTANTIATE_TEST_SUITE_P(Cases, PersistentSplitKvAttentionKernels,
+                         ::testing::Range(0, static_cast<int>(test::split_kv_cases().size()) * 6));
+
 /// Runs the forward of each case by a persistent kernel, with few CTAs, and with as many as the device has
 /// multiprocessors.
 class PersistentAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {

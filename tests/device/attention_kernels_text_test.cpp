@@ -225,6 +225,30 @@ TEST_F(AttentionKernelsText, OfDecodeCompilesAndKeepsItsRegisters) {
   }
 }
 
+/// Over pages of a key, of a tile, and of several; with room for 16, 32 and 64 rows.
+TEST_F(AttentionKernelsText, OfPersistentDecodeCompilesAndKeepsItsRegisters) {
+  std::size_t number = 0;
+  for (const std::int64_t page : {1, 16, 64}) {
+    for (const std::int64_t dim : {64, 128, 256}) {
+      AttentionProblem problem = decoding_problem("soft_cap", dim);
+      problem.backward = false;
+      problem.lengths.kv = true;
+      problem.paged = PagedKeys{page, 4096, problem.seq_kv / page};
+      problem = problem::with_implied_operands(std::move(problem));
+      const int architecture = kArchitectures[number % kArchitectures.size()];
+      DeviceProperties device;
+      device.multiprocessors = 132;
+      device.shared_memory_per_block = architecture == 86 || architecture == 120 ? 101376 : 166912;
+      const std::vector<TileShape> shapes = persistent_split_kv_shapes(problem, device);
+      const TileShape& shape = shapes[number++ % shapes.size()];
+      const std::string report = report_of(problem, Direction::kForward, architecture, shape);
+      EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
+      EXPECT_LE(register_spill_bytes(report), kHarmlessSpill)
+          << "pages of " << page << ", dim " << dim << ", rows " << shape.queries << ": " << report;
+    }
+  }
+}
+
 /// By warpgroups; of head dim 128 with all fields of the softmax too.
 TEST_F(AttentionKernelsText, OfHoppersDecodeCompilesAndKeepsItsRegisters) {
   for (const char* const entry : {"causal", "soft_cap", "documents"}) {

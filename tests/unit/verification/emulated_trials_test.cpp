@@ -42,6 +42,8 @@ std::vector<TileShape> shapes_of(const AttentionProblem& problem, Direction dire
   device.multiprocessors = 8;
   device.shared_memory_per_block = 232448;
   shapes.push_back(backend::kernels::split_kv_shapes(problem, device).front());
+  const std::vector<TileShape> persistent = backend::kernels::persistent_split_kv_shapes(problem, device);
+  if (!persistent.empty()) shapes.push_back(persistent.front());
   return shapes;
 }
 

@@ -242,15 +242,25 @@ SCOREMOD_FUNCTION float close_row(float sink, float reference, float& sum, float
   return factor;
 }
 
+// The threads that compute one row together: those of a CTA, but for its producers.
+struct ConsumerThreads {
+  static constexpr int kCount = kThreads;
+  SCOREMOD_MEMBER int number() const { return threadIdx.x; }
+  SCOREMOD_MEMBER void sync() const { block_barrier(); }
+};
+
 // Computes one row by plain sums over its kept keys alone, if its CTA has an output that is not finite. In an MMA a
-// weight of zero does not keep out a masked key's NaN.
-SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b, int h, int q) {
+// weight of zero does not keep out a masked key's NaN. `scratch` has room for two floats of each of the threads.
+template <class Crew = ConsumerThreads>
+SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b, int h, int q,
+                                      const Crew& crew = Crew()) {
   const AttentionArguments& call = p.call;
+  const int thread = crew.number();
   const Rows qs = rows_of(call.q, b, h), ks = rows_of(call.k, b, h / call.group),
              vs = rows_of(call.v, b, h / call.group);
   const int keys = keys_of(call, b);
   float* const weights = scratch;
-  float* const parts = scratch + kThreads;
+  float* const parts = scratch + Crew::kCount;
   const auto value_at = [&](int kv) {
     float score = 0.0f;
 #pragma unroll 1
@@ -259,33 +269,33 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
     return value_of<true>(p, score * call.scale, b, h, q, kv);
   };
   float largest = -infinity();
-  for (int kv = threadIdx.x; kv < keys; kv += kThreads) largest = f32_max(largest, value_at(kv));
-  block_barrier();
-  parts[threadIdx.x] = largest;
-  block_barrier();
+  for (int kv = thread; kv < keys; kv += Crew::kCount) largest = f32_max(largest, value_at(kv));
+  crew.sync();
+  parts[thread] = largest;
+  crew.sync();
 #pragma unroll 1
-  for (int i = 0; i < kThreads; ++i) largest = f32_max(largest, parts[i]);
+  for (int i = 0; i < Crew::kCount; ++i) largest = f32_max(largest, parts[i]);
   const float sink = kSink ? sink_of(p, h) : -infinity(), top = f32_max(largest, sink);
   const float reference = top == -infinity() ? 0.0f : top;
-  constexpr int kDims = (kDimV + kThreads - 1) / kThreads;
+  constexpr int kDims = (kDimV + Crew::kCount - 1) / Crew::kCount;
   float sum = sink == -infinity() ? 0.0f : expf(sink - reference), output[kDims];
   for (int i = 0; i < kDims; ++i) output[i] = 0.0f;
-  for (int first = 0; first < keys; first += kThreads) {
-    const int own = first + threadIdx.x;
+  for (int first = 0; first < keys; first += Crew::kCount) {
+    const int own = first + thread;
     const float value = own < keys ? value_at(own) : -infinity();
-    block_barrier();
+    crew.sync();
     // No weight is negative: -1 stands for none.
-    weights[threadIdx.x] = value == -infinity() ? -1.0f : expf(value - reference);
-    if (kDropout) parts[threadIdx.x] = weight_stays(call, b, h, q, own) ? 1.0f : 0.0f;
-    block_barrier();
+    weights[thread] = value == -infinity() ? -1.0f : expf(value - reference);
+    if (kDropout) parts[thread] = weight_stays(call, b, h, q, own) ? 1.0f : 0.0f;
+    crew.sync();
 #pragma unroll 1
-    for (int j = 0; j < kThreads && first + j < keys; ++j) {
+    for (int j = 0; j < Crew::kCount && first + j < keys; ++j) {
       if (weights[j] < 0.0f) continue;
       sum += weights[j];
       if (kDropout && parts[j] == 0.0f) continue;
 #pragma unroll
       for (int i = 0; i < kDims; ++i) {
-        const int d = threadIdx.x + i * kThreads;
+        const int d = thread + i * Crew::kCount;
         if (d < kDimV) output[i] = multiply_add(weights[j], float_of(vs.at(first + j)[d * vs.dim]), output[i]);
       }
     }
@@ -293,10 +303,10 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
   const bool no_weight = top == -infinity() || (kSink && sink == infinity());
   const RowsOf<Output> to = rows_of<Output>(call.o, b, h);
   for (int i = 0; i < kDims; ++i) {
-    const int d = threadIdx.x + i * kThreads;
+    const int d = thread + i * Crew::kCount;
     if (d < kDimV) store_element(to.at(q) + d * to.dim, no_weight ? 0.0f : dropped(call, output[i], true) / sum);
   }
-  if (threadIdx.x != 0) return;
+  if (thread != 0) return;
   const long long row = row_number(call, b, h, q);
   if (call.lse != nullptr) call.lse[row] = !no_weight ? top + logf(sum) : kSink ? sink : -infinity();
   if (kMaxLogit) call.max_logit[row] = largest;

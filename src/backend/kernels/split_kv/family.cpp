@@ -16,21 +16,25 @@ class SplitKvVariant final : public TiledVariant {
 
   CallLayout layout(const Work& work) const override {
     const AttentionProblem& p = work.problem.problem;
-    const bool hopper = is_hopper(shape().family);
+    const bool hopper = is_hopper(shape().family), persistent = shape().persistent_ctas > 0;
     CallLayout layout;
     layout.query_tiles = static_cast<int>(split_kv_row_tiles(shape(), p));
     layout.key_tiles = static_cast<int>(tiles_of(p.seq_kv, shape().keys));
     layout.splits = shape().splits;
-    layout.tags_calls = shape().splits > 1;
+    layout.blocks = shape().persistent_ctas;
+    layout.tags_calls = shape().splits > 1 || persistent;
     // These kernels are memory-bound; others were measured with 256 only.
     if (hopper) layout.cache_lines = CacheLines::k128Bytes;
     const std::int64_t tiles = layout.query_tiles * p.batch * p.heads_kv;
-    if (shape().splits > 1) {
+    if (layout.tags_calls) {
       layout.add_workspace(&device::AttentionArguments::parts, split_kv_part_bytes(shape(), p));
       layout.add_workspace(&device::AttentionArguments::shares,
                            static_cast<std::size_t>(tiles) * sizeof(*device::AttentionArguments::shares));
     }
-    layout.add_launch({hopper ? "hopper_split_kv_decode" : "split_kv_decode", tiles * shape().splits, shape().threads(),
+    const char* const kernel = hopper       ? "hopper_split_kv_decode"
+                               : persistent ? "split_kv_persistent_decode"
+                                            : "split_kv_decode";
+    layout.add_launch({kernel, persistent ? layout.blocks : tiles * shape().splits, shape().threads(),
                        split_kv_shared_bytes(shape(), p.dim_qk, p.dim_v), hopper});
     return layout;
   }
@@ -57,8 +61,9 @@ class SplitKvVariant final : public TiledVariant {
   }
   KernelFiles files(Direction) const override {
     return {{},
-            {is_hopper(shape().family) ? "backend/kernels/split_kv/hopper_decode.cuh"
-                                       : "backend/kernels/split_kv/decode.cuh"}};
+            {is_hopper(shape().family)     ? "backend/kernels/split_kv/hopper_decode.cuh"
+             : shape().persistent_ctas > 0 ? "backend/kernels/split_kv/persistent_decode.cuh"
+                                           : "backend/kernels/split_kv/decode.cuh"}};
   }
 };
 
@@ -76,6 +81,7 @@ Variants variants(const Work& work, const DeviceProperties& device, std::vector<
     for (const TileShape& shape : shapes) found.push_back(split_kv_variant(shape));
   };
   add(split_kv_shapes(problem, device));
+  add(persistent_split_kv_shapes(problem, device));
   if (!hopper_objections(problem, work.direction, device.compute_capability).empty()) return found;
   const std::vector<UnsupportedReason> against = hopper_split_kv_objections(problem);
   reasons.insert(reasons.end(), against.begin(), against.end());

@@ -22,6 +22,16 @@ SCOREMOD_FUNCTION KeyShare share_of(const AttentionArguments& call, int number) 
   return {head / kv_heads_of(call), kv_head, kv_head * call.group, number % call.query_tiles, rest % call.splits};
 }
 
+// Stretches of 64 keys, by their numbers in a sequence.
+struct Chunks {
+  int first, end;
+};
+// The chunks that the sequence has, and that the band leaves queries first_q to last_q.
+SCOREMOD_FUNCTION Chunks chunks_of_band(const AttentionArguments& call, int keys, int first_q, int last_q) {
+  const int first_kv = first_q + call.lowest, end_kv = last_q + call.highest + 1;
+  return {first_kv > 0 ? first_kv / 64 : 0, ((end_kv < keys ? end_kv : keys) + 63) / 64};
+}
+
 // Steps through a team's tiles of keys that are not empty, in ascending order. A team takes every `step`-th of the
 // chunks that the band leaves, so that teams share any stretch of keys evenly.
 struct KeyWalk {
@@ -33,14 +43,24 @@ struct KeyWalk {
 
   // The keys of a team of the block with `own`.
   SCOREMOD_MEMBER void begin(const AttentionArguments& call, const KeyShare& own, int keys, int team) {
+    begin_rows(call, own);
+    const Chunks all = chunks_of_band(call, keys, first_q, last_q);
+    end = all.end;
+    step = call.splits * kTeams;
+    chunk = all.first + own.split * kTeams + team - step;
+  }
+  // All of these chunks.
+  SCOREMOD_MEMBER void begin_all(const AttentionArguments& call, const KeyShare& own, const Chunks& chunks) {
+    begin_rows(call, own);
+    end = chunks.end;
+    step = 1;
+    chunk = chunks.first - 1;
+  }
+  SCOREMOD_MEMBER void begin_rows(const AttentionArguments& call, const KeyShare& own) {
     const int last_row = rows_of_head(call) - 1, last_of_tile = own.first_row() + kQueries - 1;
     h = own.h;
     first_q = owner_of(call, h, own.first_row()).q;
     last_q = owner_of(call, h, last_of_tile < last_row ? last_of_tile : last_row).q;
-    const int first_kv = first_q + call.lowest, end_kv = last_q + call.highest + 1;
-    end = ((end_kv < keys ? end_kv : keys) + 63) / 64;
-    step = call.splits * kTeams;
-    chunk = (first_kv > 0 ? first_kv / 64 : 0) + own.split * kTeams + team - step;
     some = 0;
   }
   SCOREMOD_MEMBER bool next(const Arguments& p, int b) {
@@ -94,14 +114,15 @@ struct KeyWalk {
   }
 };
 
-// The block's rows of q, of as many heads; rows beyond the last are zeros, and so are the dims that pad a row. Eight
-// dims of a row from one on go to word_at(row, dim).
-template <class WordAt>
-SCOREMOD_FUNCTION void load_queries(const AttentionArguments& call, const KeyShare& own, const WordAt& word_at) {
+// A tile's rows of q, of as many heads; rows beyond the last are zeros, and so are the dims that pad a row. Eight dims
+// of a row from one on go to word_at(row, dim). By kLoaders threads, of which the calling one is `thread`.
+template <int kLoaders = kThreads, class WordAt>
+SCOREMOD_FUNCTION void load_queries(const AttentionArguments& call, const KeyShare& own, const WordAt& word_at,
+                                    int thread = threadIdx.x) {
   constexpr int kWords = padded(kDimQk) / 8;
   const int rows = rows_of_head(call) - own.first_row(), queries = queries_of(call, own.b);
 #pragma unroll 1
-  for (int i = threadIdx.x; i < kQueries * kWords; i += kThreads) {
+  for (int i = thread; i < kQueries * kWords; i += kLoaders) {
     const int row = i / kWords, dim = i % kWords * 8;
     const RowOwner of = owner_of(call, own.h, own.first_row() + (row < rows ? row : 0));
     const Rows from = rows_of(call.q, own.b, of.h);

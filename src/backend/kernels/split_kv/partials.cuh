@@ -19,22 +19,24 @@ SCOREMOD_FUNCTION float* parts_of(const AttentionArguments& call, const KeyShare
   return call.parts + tile_number(call, own) * call.splits * kPartFloats;
 }
 
-// Stores the warp's rows, which are those of the CTA's tile from `to` on.
-SCOREMOD_FUNCTION void store_part(const SoftmaxRows& rows, float* to) {
+// Stores the warp's first `count` rows, which are those of the CTA's tile from `to` on.
+SCOREMOD_FUNCTION void store_part(const SoftmaxRows& rows, float* to, int count = kWarpRows) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      const bool there = m * 16 + half * 8 + lane / 4 < count;
       float* const row = to + (m * 16 + half * 8 + lane / 4) * kPartRow;
 #pragma unroll
       for (int n = 0; n < padded(kDimV) / 8; ++n)
 #pragma unroll
-        for (int i = 0; i < 2; ++i) row[n * 8 + lane % 4 * 2 + i] = rows.output.at[m][n][half * 2 + i];
+        for (int i = 0; i < 2; ++i)
+          if (there) row[n * 8 + lane % 4 * 2 + i] = rows.output.at[m][n][half * 2 + i];
       float sum = rows.sum[m][half];
       sum += exchange(sum, 1);
       sum += exchange(sum, 2);
-      if (lane % 4 != 0) continue;
+      if (lane % 4 != 0 || !there) continue;
       row[padded(kDimV)] = rows.reference[m][half];
       row[padded(kDimV) + 1] = sum;
       row[padded(kDimV) + 2] = rows.largest[m][half];
@@ -109,10 +111,10 @@ SCOREMOD_FUNCTION bool store_merged(const Arguments& p, const MergedRow& row, in
   return not_finite;
 }
 
-// Returns whether all other splits of these keys are stored too, and may be read. All threads that have the CTA's rows
-// call it after they stored their partial. The tile's arrival counter is tagged with a call id, so it needs no reset.
-// The last CTA leaves 0, for a CUDA graph that repeats a call with its id.
-SCOREMOD_FUNCTION bool is_last_share(const AttentionArguments& call, const KeyShare& own) {
+// Returns whether all other of the tile's `shares` of keys are stored too, and may be read. All threads that have the
+// CTA's rows call it after they stored their partial. The tile's arrival counter is tagged with a call id, so it needs
+// no reset. The last CTA leaves 0, for a CUDA graph that repeats a call with its id.
+SCOREMOD_FUNCTION bool is_last_share(const AttentionArguments& call, const KeyShare& own, int shares) {
   constexpr int kCountBits = 16;
   order_memory();
   block_barrier();
@@ -121,7 +123,7 @@ SCOREMOD_FUNCTION bool is_last_share(const AttentionArguments& call, const KeySh
     unsigned long long* const word = call.shares + tile_number(call, own);
     for (unsigned long long seen = 0, found;; seen = found) {
       const int count = 1 + (seen >> kCountBits == call.number ? (int)(seen & ((1u << kCountBits) - 1)) : 0);
-      last = count == call.splits;
+      last = count == shares;
       found = exchange_word(word, seen, last ? 0 : call.number << kCountBits | (unsigned)count);
       if (found == seen) break;
     }
@@ -131,12 +133,18 @@ SCOREMOD_FUNCTION bool is_last_share(const AttentionArguments& call, const KeySh
   return last;
 }
 
+// How many of the tile's rows a head has.
+SCOREMOD_FUNCTION int rows_of_tile(const AttentionArguments& call, const KeyShare& own) {
+  const int rest = rows_of_head(call) - own.first_row();
+  return rest < kQueries ? rest : kQueries;
+}
+
 // The CTA that came last merges the partials of all splits. A warp merges several rows at once, because each waits for
 // memory twice. Returns whether an output is not finite.
 SCOREMOD_FUNCTION bool store_shares(const Arguments& p, const KeyShare& own) {
   constexpr int kAtOnce = 4;
   const AttentionArguments& call = p.call;
-  const int first_row = own.first_row(), rest = rows_of_head(call) - first_row, end = rest < kQueries ? rest : kQueries;
+  const int first_row = own.first_row(), end = rows_of_tile(call, own);
   const float* const parts = parts_of(call, own);
   bool not_finite = false;
 #pragma unroll 1
@@ -168,6 +176,17 @@ SCOREMOD_FUNCTION bool store_shares(const Arguments& p, const KeyShare& own) {
   return not_finite;
 }
 
+// Computes the tile's rows again, by plain sums, where an output is not finite.
+template <class Crew>
+SCOREMOD_FUNCTION void rows_again(const Arguments& p, const KeyShare& own, float* scratch, const Crew& crew) {
+  const int count = rows_of_tile(p.call, own);
+  for (int row = 0; row < count; ++row) {
+    const RowOwner of = owner_of(p.call, own.h, own.first_row() + row);
+    if (!is_there(p.call, own.b, of.q)) continue;
+    forward_row(p, scratch, own.b, of.h, of.q, crew);
+  }
+}
+
 // Merges the teams' rows into o and lse, or into a partial. All threads that have the CTA's rows call it when nobody
 // reads its tiles any more. `scratch` has room for a partial of each team. The warp's rows are those of the tile from
 // `warp_row` on.
@@ -189,13 +208,8 @@ SCOREMOD_FUNCTION void end_rows(const Arguments& p, const SoftmaxRows& rows, con
       not_finite = store_merged(p, merged, own.b, of.h, of.q) || not_finite;
   }
   if (call.splits > 1) {
-    if (!is_last_share(call, own)) return;
+    if (!is_last_share(call, own, call.splits)) return;
     not_finite = store_shares(p, own);
   }
-  if (!any_of_block(not_finite)) return;
-  for (int row = 0; row < kQueries && row < count; ++row) {
-    const RowOwner of = owner_of(call, own.h, first_row + row);
-    if (!is_there(call, own.b, of.q)) continue;
-    forward_row(p, scratch, own.b, of.h, of.q);
-  }
+  if (any_of_block(not_finite)) rows_again(p, own, scratch, ConsumerThreads());
 }

@@ -46,6 +46,29 @@ bool fits_registers(const TileShape& shape, std::int64_t dim_v) {
   return wanted <= std::min(kMaxOfThread, kOfMultiprocessor / (std::int64_t{shape.blocks} * shape.threads()));
 }
 
+/// Tiles with room for so many rows.
+TileShape split_kv_cut(int rows, const AttentionProblem& problem) {
+  TileShape shape;
+  shape.family = Family::kSplitKv;
+  shape.queries = rows;
+  shape.row_tiles = rows > 16 && problem.dim_v <= kWidestOfTwoRowTiles ? 2 : 1;
+  shape.keys = rows == 64 && shape.row_tiles == 2 ? 32 : 16;
+  return shape;
+}
+
+/// Gives a shape of so many teams as many CTAs as run at once, two on a multiprocessor if that has room for them.
+/// Returns whether it has room for one.
+bool make_persistent(TileShape& shape, const AttentionProblem& problem, const DeviceProperties& device) {
+  for (shape.blocks = 2; shape.blocks > 0; --shape.blocks) {
+    shape.persistent_ctas = static_cast<int>(device.multiprocessors) * shape.blocks;
+    const std::int64_t room = device.shared_memory_per_block / shape.blocks - (shape.blocks - 1) * kReservedBytes;
+    shape.stages = stages_of(shape, problem, room);
+    if (shared_bytes(shape, problem) <= room && (shape.blocks == 1 || fits_registers(shape, problem.dim_v)))
+      return true;
+  }
+  return false;
+}
+
 /// As many as fill the multiprocessors once, or some times over where that leaves fewer idle in the end; at least 2.
 int splits_of(const TileShape& shape, const AttentionProblem& problem, std::int64_t multiprocessors) {
   const std::int64_t heads = problem.batch * problem.heads_kv * split_kv_row_tiles(shape, problem);
@@ -69,9 +92,8 @@ int splits_of(const TileShape& shape, const AttentionProblem& problem, std::int6
 std::vector<TileShape> split_kv_shapes(const AttentionProblem& problem, const DeviceProperties& device) {
   std::vector<TileShape> shapes;
   for (const int rows : kRows) {
-    const int row_tiles = rows > 16 && problem.dim_v <= kWidestOfTwoRowTiles ? 2 : 1;
-    const int keys = rows == 64 && row_tiles == 2 ? 32 : 16;
-    shapes.push_back(split_kv_shape(rows, row_tiles, keys, kMaxWarps, problem, device));
+    const TileShape cut = split_kv_cut(rows, problem);
+    shapes.push_back(split_kv_shape(rows, cut.row_tiles, cut.keys, kMaxWarps, problem, device));
     shapes.push_back(shapes.back());
     shapes.back().splits = 1;
   }
@@ -104,6 +126,24 @@ TileShape split_kv_shape(int rows, int row_tiles, int keys, int warps, const Att
 TileShape split_kv_at_sizes(TileShape shape, const AttentionProblem& problem, std::int64_t multiprocessors) {
   if (shape.splits > 1) shape.splits = splits_of(shape, problem, multiprocessors);
   return shape;
+}
+
+std::vector<TileShape> persistent_split_kv_shapes(const AttentionProblem& problem, const DeviceProperties& device) {
+  std::vector<TileShape> shapes;
+  if (!has_lengths_in_memory(problem)) return shapes;
+  for (const int rows : kRows) {
+    const TileShape cut = split_kv_cut(rows, problem);
+    const int team_warps = rows / (16 * cut.row_tiles);
+    for (int warps = kMaxWarps; warps >= team_warps; warps -= team_warps) {
+      TileShape shape = cut;
+      shape.warps = warps;
+      shape.teams = warps / team_warps;
+      if (!make_persistent(shape, problem, device)) continue;
+      shapes.push_back(shape);
+      break;
+    }
+  }
+  return shapes;
 }
 
 std::vector<TileShape> hopper_split_kv_shapes(const AttentionProblem& problem, std::int64_t multiprocessors) {
@@ -157,6 +197,8 @@ std::vector<UnsupportedReason> split_kv_objections(const AttentionProblem& probl
                       concat("split-KV kernels: expected at most ", kMaxQueries, " queries, found ", problem.seq_q))};
 }
 
+bool has_lengths_in_memory(const AttentionProblem& problem) { return problem.paged || problem.tokens_kv; }
+
 std::int64_t split_kv_row_tiles(const TileShape& shape, const AttentionProblem& problem) {
   const std::int64_t rows = problem.heads_q / problem.heads_kv * problem.seq_q;
   return quotient_up(rows, shape.queries);
@@ -168,11 +210,23 @@ std::size_t split_kv_shared_bytes(const TileShape& shape, std::int64_t dim_qk, s
     const device::HopperDecodeStorage storage{qk, v, shape.queries, shape.keys, shape.stages, shape.teams};
     return storage.bytes;
   }
+  if (shape.persistent_ctas > 0) {
+    const device::PersistentDecodeStorage storage{qk,           v,           shape.queries,  shape.keys,
+                                                  shape.stages, shape.teams, shape.threads()};
+    return storage.bytes;
+  }
   const device::DecodeStorage storage{qk, v, shape.queries, shape.keys, shape.stages, shape.teams, shape.threads()};
   return storage.bytes;
 }
 
 std::size_t split_kv_part_bytes(const TileShape& shape, const AttentionProblem& problem) {
+  if (shape.persistent_ctas > 0) {
+    // Two for each CTA and for each of its teams, of the rows that there are.
+    const std::int64_t rows = problem.heads_q / problem.heads_kv * problem.seq_q;
+    const device::PartialStorage partial{static_cast<int>(std::min<std::int64_t>(rows, shape.queries)),
+                                         static_cast<int>(problem.dim_v)};
+    return static_cast<std::size_t>(std::int64_t{2} * shape.persistent_ctas * (shape.teams + 1) * partial.bytes);
+  }
   const device::PartialStorage partial{shape.queries, static_cast<int>(problem.dim_v)};
   const std::int64_t tiles = problem.batch * problem.heads_kv * split_kv_row_tiles(shape, problem);
   return static_cast<std::size_t>(tiles * shape.splits * partial.bytes);

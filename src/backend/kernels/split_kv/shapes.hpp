@@ -24,6 +24,12 @@ TileShape split_kv_shape(int rows, int row_tiles, int keys, int warps, const Att
 /// A decode shape with the splits that suit other sizes.
 TileShape split_kv_at_sizes(TileShape shape, const AttentionProblem& problem, std::int64_t multiprocessors);
 
+/// Shapes of a persistent decode forward, which shares out the keys that there are by lengths in device memory: with
+/// room for 16, 32 and 64 rows. Empty if all sequences have as many keys. They do not depend on lengths.
+std::vector<TileShape> persistent_split_kv_shapes(const AttentionProblem& problem, const DeviceProperties& device);
+/// Whether only device memory knows how many keys a sequence has, because they are paged or varlen.
+bool has_lengths_in_memory(const AttentionProblem& problem);
+
 /// Shapes by warpgroups, on Hopper, whatever the rows: with split-KV, and with a single split.
 std::vector<TileShape> hopper_split_kv_shapes(const AttentionProblem& problem, std::int64_t multiprocessors);
 /// One whose teams, a warpgroup each, take so many keys at once: with as many stages as there is room for.

@@ -29,6 +29,26 @@ struct DecodeStorage {
   size_t bytes = end > row_again_bytes ? end : row_again_bytes;
 };
 
+// The persistent decode kernel's teams have rows of their own: each has a tile of q, and a ring, whose place its
+// partial takes. `sums` are of chunks, one for each thread. `open_tiles` are the tiles that teams share.
+struct PersistentDecodeStorage {
+  int dim_qk, dim_v, queries, keys, stages, teams, threads;
+
+  PaddedTile q_tile{queries, dim_qk, 2}, k_tile{keys, dim_qk, 2}, v_tile{keys, dim_v, 2};
+  PartialStorage part{queries, dim_v};
+  int stages_bytes = stages * (k_tile.bytes + v_tile.bytes);
+  int ring_bytes = stages_bytes > part.bytes ? stages_bytes : part.bytes;
+  int open_tile_bytes = 40;
+
+  int q = 0;  // of all teams
+  int rings = q + teams * q_tile.bytes;
+  int sums = rings + teams * ring_bytes;
+  int open_tiles = sums + threads * (int)sizeof(long long);
+  int not_finite = open_tiles + (teams + 1) * open_tile_bytes;  // of each open tile
+  int found = not_finite + (teams + 1) * (int)sizeof(int);      // by each warp
+  size_t bytes = found + threads / 32 * (int)sizeof(int);
+};
+
 struct HopperDecodeStorage {
   int dim_qk, dim_v, queries, keys, stages, teams;
 

@@ -29,6 +29,10 @@ constexpr double kNextBlocks = 0.002;
 constexpr double kMerge = 0.004, kMergeRows = 0.74;
 /// Keys and values that are read again by other blocks at the same time come from the cache.
 constexpr double kReadAgain = 0.6;
+/// The time for CTAs of a persistent kernel to find their shares by the lengths.
+constexpr double kShares = 0.003;
+/// The longest sequence by the mean one, where lengths are in device memory: as mask_work() assumes of them.
+constexpr double kLongest = 1 / 0.75;
 /// How far arithmetic and memory hide each other: the sum is of their fourth powers.
 constexpr double kHidden = 4;
 
@@ -58,6 +62,13 @@ double compute_time(const compiler::CompiledProblem& problem, const TileShape& s
   return of_block * (rounds.full * together(shape.blocks) + together(rest)) * kMeasuredOn.clock_khz / rates.clock_khz;
 }
 
+/// How much longer the longest sequence is than the mean one.
+double longest_by_mean(const AttentionProblem& p) {
+  if (p.batch == 1 || !has_lengths_in_memory(p)) return 1;
+  const double filled = filled_part(p);
+  return filled < 1 ? 1 / filled : p.paged ? kLongest : 1;
+}
+
 /// The time of the memory, as if arithmetic took none.
 double memory_time(const AttentionProblem& p, const TileShape& shape, const MaskWork& mask, const DeviceRates& rates) {
   const double rows = static_cast<double>(p.batch * p.heads_kv * p.seq_kv);
@@ -75,14 +86,20 @@ Prediction split_kv_time(const compiler::CompiledProblem& problem, const TileSha
                          const DeviceRates& rates) {
   const AttentionProblem& p = problem.problem;
   const Walk& walk = walk_of(shape);
-  const auto blocks = static_cast<double>(p.batch * p.heads_kv * split_kv_row_tiles(shape, p) * shape.splits);
+  const bool persistent = shape.persistent_ctas > 0;
+  const auto tiles = static_cast<double>(p.batch * p.heads_kv * split_kv_row_tiles(shape, p));
+  const double blocks = persistent ? shape.persistent_ctas : tiles * shape.splits;
   const Rounds rounds(blocks, rates.multiprocessors * shape.blocks);
-  const double keys = static_cast<double>(p.seq_kv) / shape.splits;
-  const double compute = compute_time(problem, shape, mask, keys, rounds, rates);
-  const double memory = memory_time(p, shape, mask, rates);
+  const double keys = static_cast<double>(p.seq_kv) * tiles / blocks;
+  // CTAs of the longest sequence go on when others have ended: all take as long as if every sequence were as long.
+  const double uneven = persistent ? 1 : longest_by_mean(p);
+  const double compute = compute_time(problem, shape, mask, keys, rounds, rates) * uneven;
+  const double memory = memory_time(p, shape, mask, rates) * uneven;
   const auto rows = static_cast<double>(std::min<std::int64_t>(p.heads_q / p.heads_kv * p.seq_q, shape.queries));
   double beside = walk.launch + walk.rows * rows + (rounds.count() - 1) * kNextBlocks;
-  if (shape.splits > 1) beside += kMerge + kMergeRows * static_cast<double>(p.batch * p.heads_q * p.seq_q) / 1e6;
+  if (persistent) beside += kShares;
+  if (shape.splits > 1 || persistent)
+    beside += kMerge + kMergeRows * static_cast<double>(p.batch * p.heads_q * p.seq_q) / 1e6;
   std::string source = "scaled from measured kernels";
   if (rates != kMeasuredOn) source += "; scaled to this device's multiprocessors, clock and memory";
   return {beside + std::pow(std::pow(compute, kHidden) + std::pow(memory, kHidden), 1 / kHidden), std::move(source)};

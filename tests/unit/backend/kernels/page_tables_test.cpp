@@ -26,6 +26,7 @@ struct PagedCase {
   const char* value;
   const char* keep;
   int rows = 0;
+  bool persistent = false;
 };
 
 checking::CheckCase case_of(const PagedCase& paged) {
@@ -43,7 +44,8 @@ TileShape shape_of(const PagedCase& paged, const AttentionProblem& problem) {
   device.compute_capability = 80;
   device.multiprocessors = 6;
   device.shared_memory_per_block = 232448;
-  for (const TileShape& shape : split_kv_shapes(problem, device))
+  for (const TileShape& shape :
+       paged.persistent ? persistent_split_kv_shapes(problem, device) : split_kv_shapes(problem, device))
     if (shape.queries == paged.rows) return shape;
   ADD_FAILURE() << "no shape of " << paged.rows << " rows";
   return {};
@@ -105,7 +107,9 @@ INSTANTIATE_TEST_SUITE_P(Cases, PageTables,
                                            PagedCase{"paged f32", "score", "kv_idx <= q_idx + 60"},
                                            PagedCase{"decode, pages", "score * 0.5", "kv_idx >= 0", 16},
                                            PagedCase{"decode, pages by heads", "score", "kv_idx >= 0", 32},
-                                           PagedCase{"decode, large pages", "score", "score < 5.0", 16}));
+                                           PagedCase{"decode, large pages", "score", "score < 5.0", 16},
+                                           PagedCase{"decode, pages", "score * 0.5", "kv_idx >= 0", 16, true},
+                                           PagedCase{"decode, large pages", "score", "score < 5.0", 32, true}));
 
 }  // namespace
 }  // namespace scoremod::backend::kernels

@@ -10,6 +10,7 @@
 #include "backend/kernels/split_kv/shapes.hpp"
 #include "base/concat.hpp"
 #include "compiler/pipeline.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/tiled_call.hpp"
 #include "unit/backend/kernels/kernel_candidates.hpp"
@@ -58,6 +59,30 @@ TEST(KernelsBackend, TakesHopperKernelsForUpTo64RowsOfSplitKv) {
     EXPECT_FALSE(is_hopper(queries, a100())) << queries;
   }
   EXPECT_FALSE(is_hopper(17, h200())) << "68 rows";
+}
+
+/// Over pages of 16 keys.
+AttentionProblem over_pages(std::int64_t batch, std::int64_t seq_kv) {
+  AttentionProblem problem = decoding(1);
+  problem.batch = batch;
+  problem.seq_kv = seq_kv;
+  problem.lengths.kv = true;
+  problem.paged = PagedKeys{16, batch * seq_kv / 16, seq_kv / 16};
+  return problem::with_implied_operands(std::move(problem));
+}
+
+/// One sequence is shared out evenly by any kernel.
+TEST(KernelsBackend, SharesOutTheKeysThatThereAreOfSeveralSequences) {
+  const auto is_persistent = [](const AttentionProblem& problem, const Target& target) {
+    return best_label(problem, target).find("persistent") != std::string::npos;
+  };
+  for (const Target& target : {a100(), h200()}) {
+    EXPECT_TRUE(is_persistent(over_pages(32, 131072), target));
+    EXPECT_TRUE(is_persistent(over_pages(256, 512), target));
+    EXPECT_TRUE(is_persistent(over_pages(4096, 32), target));
+    EXPECT_FALSE(is_persistent(over_pages(1, 8192), target));
+    EXPECT_FALSE(is_persistent(decoding(1), target));
+  }
 }
 
 /// As they were measured; other kernels by boxes with lines of 256 bytes alone.

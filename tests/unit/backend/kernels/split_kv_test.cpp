@@ -45,7 +45,7 @@ checking::CheckCase case_of(const std::string& name) {
 }
 
 /// Rows that are not finite are not recomputed, so that faults show.
-const Fault kOnce{"    forward_row(p, scratch, own.b, of.h, of.q);\n", ""};
+const Fault kOnce{"    forward_row(p, scratch, own.b, of.h, of.q, crew);\n", ""};
 
 /// In the shape with this many rows.
 TileShape shape_of(const AttentionProblem& problem, int rows) {
@@ -150,7 +150,7 @@ const PlantedFault kPlantedFaults[] = {
     {"APartNotLookedAt",
      "decode, sink, dropout and largest score",
      {"rows[i].look_at(from[i]", "if (part > 0) rows[i].look_at(from[i]"}},
-    {"MergedWhoeverIsLast", "one query of four heads", {"last = count == call.splits", "last = own.split == 0"}},
+    {"MergedWhoeverIsLast", "one query of four heads", {"last = count == shares", "last = own.split == 0"}},
     {"WhatWasThereIsCounted",
      "one query of four heads",
      {"seen >> kCountBits == call.number", "seen >> kCountBits != 0"}},
