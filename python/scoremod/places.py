@@ -53,3 +53,33 @@ class Paged(NamedTuple):
                 "blocks_per_sequence": self.blocks_per_sequence,
             }
         }
+
+
+class RaggedPaged(NamedTuple):
+    """A mixed batch: queries as Ragged has them, and a paged KV cache as Paged has it."""
+
+    sequences: int
+    longest_q: int
+    blocks_per_sequence: int
+
+    bound = ("offsets_q", *Paged.bound)
+
+    def sizes(self, layout, q, k, v):
+        pages = pages_layout(layout)
+        size = {"B": self.sequences, "S": self.longest_q, "H": q.shape[1], "D": q.shape[2]}
+        padded = Shape(tuple(size[letter] for letter in pages))
+        return Paged(self.blocks_per_sequence).sizes(pages, padded, k, v)
+
+    def fields(self, layout, q, k):
+        return {"tokens_q": q.shape[0], **Paged(self.blocks_per_sequence).fields(pages_layout(layout), q, k)}
+
+
+class Shape(NamedTuple):
+    """The shape of a tensor that there isn't."""
+
+    shape: tuple
+
+
+def pages_layout(layout):
+    """The layout of the pages of a mixed batch whose queries have this one."""
+    return "BSHD" if layout == "THD" else layout

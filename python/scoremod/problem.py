@@ -19,10 +19,11 @@ class OperandTensor(NamedTuple):
 class ProblemTemplate:
     """Problems that differ in sizes and strides alone: their JSON, of which the rest is written once."""
 
-    def __init__(self, program, *, dtype, layout, scale=None, backward=False, stats=False, deterministic=False, index_offsets=False, **fields):
+    def __init__(self, program, *, dtype, layout, layouts=None, scale=None, backward=False, stats=False, deterministic=False, index_offsets=False, **fields):
         """program: a scoremod.program.Program.
 
         dtype: of query, key, value and output, as in OperandTensor.
+        layouts: "q", "k", "v" or "o" -> its layout, where it isn't `layout`.
         scale: a number; None for 1 / sqrt(dim_qk).
         fields: others of docs/reference/problem.md, by their names.
         """
@@ -38,13 +39,14 @@ class ProblemTemplate:
         }
         if scale is not None:
             problem["scale"] = scale
+        self._layouts = layouts or {}
         self._rest = json.dumps(problem)[1:]
 
     def open_text(self, sizes, operands, named=None, sized=None):
         """The JSON with all sizes open but the head dims, and without strides. The arguments are those of text(), of any call."""
         described = [_operand(name, operand._replace(shape=(None,) * len(operand.shape), strides=None)) for name, operand in named_operands(operands, named)]
         fields = f"{json.dumps(sized)[1:-1]}, " if sized else ""
-        return f'{_OPEN_SIZES % (sizes.dim_qk, sizes.dim_v)}"operands": [{", ".join(described)}], {fields}{self._rest}'
+        return f'{_OPEN_SIZES % (sizes.dim_qk, sizes.dim_v)}"operands": [{", ".join(described)}], {self._lies({})}{fields}{self._rest}'
 
     def text(self, sizes, operands, tensors=None, named=None, sized=None):
         """The JSON.
@@ -57,11 +59,19 @@ class ProblemTemplate:
         """
         described = [_operand(name, operand) for name, operand in named_operands(operands, named)]
         # A tensor of another rank is refused where it meets the call's others.
-        lies = "".join(_TENSOR % (name, *strides) for name, strides in (tensors or {}).items() if len(strides) == 4)
+        lies = self._lies({name: strides for name, strides in (tensors or {}).items() if len(strides) == 4})
         fields = f"{json.dumps(sized)[1:-1]}, " if sized else ""
         # JAX leaves sizes open, too.
         numbers = sizes if None not in sizes else ["null" if size is None else size for size in sizes]
         return f'{_SIZES % tuple(numbers)}"operands": [{", ".join(described)}], {lies}{fields}{self._rest}'
+
+    def _lies(self, strides):
+        """The fields of the tensors that lie otherwise than `layout` says. strides: name -> strides."""
+        if not self._layouts:
+            return "".join(_TENSOR % (name, "", *each) for name, each in strides.items())
+        layouts = {name: f'"layout": "{layout}"' for name, layout in self._layouts.items()}
+        only = "".join(f'"{name}": {{{layout}}}, ' for name, layout in layouts.items() if name not in strides)
+        return only + "".join(_TENSOR % (name, f"{layouts[name]}, " if name in layouts else "", *each) for name, each in strides.items())
 
 
 def problem_json(sizes, program, operands, *, tensors=None, named=None, **options):
@@ -71,7 +81,7 @@ def problem_json(sizes, program, operands, *, tensors=None, named=None, **option
 
 _SIZES = '{"batch": %s, "heads_q": %s, "heads_kv": %s, "seq_q": %s, "seq_kv": %s, "dim_qk": %s, "dim_v": %s, '
 _OPEN_SIZES = '{"batch": null, "heads_q": null, "heads_kv": null, "seq_q": null, "seq_kv": null, "dim_qk": %d, "dim_v": %d, '
-_TENSOR = '"%s": {"strides": {"batch": %d, "head": %d, "sequence": %d, "dim": %d}}, '
+_TENSOR = '"%s": {%s"strides": {"batch": %d, "head": %d, "sequence": %d, "dim": %d}}, '
 
 
 def named_operands(operands, named):

@@ -10,5 +10,7 @@ Backends: TypeAlias = str | Iterable[str] | None
 Layout: TypeAlias = Literal["BSHD", "SBHD", "BHSD"]
 Memory: TypeAlias = Literal["host", "cuda"] | None
 NewSizes: TypeAlias = Literal["wait", "serve"] | None
+# Masks that have a name.
+MaskName: TypeAlias = Literal["causal", "causal_bottom_right"]
 # A function of one score and its indices, or of the indices alone, of whichever framework.
 Modifier: TypeAlias = Callable[..., Any]

@@ -174,7 +174,7 @@ def test_faults_would_be_seen():
         (dict(layout="THD", q_offsets=np.array([0, 5, 4, 11])), "that do not descend"),
         (dict(layout="THD", q_offsets=np.array([0.0, 5])), "q_offsets: expected an integer array"),
         (dict(layout="THD", q_offsets=Q_OFFSETS, kv_offsets=KV_OFFSETS[1:]), "kv_offsets: expected as many as q_offsets, 5, found 4"),
-        (dict(layout="THD", q_offsets=Q_OFFSETS, page_table=TABLE_K), "page_table: expected no q_offsets"),
+        (dict(layout="THD", q_offsets=Q_OFFSETS, page_table=TABLE_K), r"key: expected 4 dimensions .pages, page size, heads, dim. with page_table"),
         (dict(layout="THD", q_offsets=Q_OFFSETS + 2**32, kv_offsets=KV_OFFSETS), "q_offsets: expected integers from .* found 4294967296"),
         (
             dict(layout="THD", q_offsets=Q_OFFSETS, kv_offsets=KV_OFFSETS, lengths=np.array([3, 2, 8, 0])),

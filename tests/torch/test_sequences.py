@@ -329,7 +329,7 @@ def test_mistakes_of_what_belongs_together(random):
         (lambda: flex_attention(q, k, v, kv_offsets=offsets), "kv_offsets: expected q_offsets beside them"),
         (lambda: flex_attention(*pages, max_length=8), "max_length: expected q_offsets beside it"),
         (lambda: flex_attention(*pages, q_offsets=offsets), r"query: expected 3 dimensions \[tokens, heads, dim\]"),
-        (lambda: flex_attention(q, k, v, q_offsets=offsets, page_table=TABLE), "page_table: expected no q_offsets"),
+        (lambda: flex_attention(q, k, v, q_offsets=offsets, page_table=TABLE), r"key: expected 4 dimensions \[pages, heads, page size, dim\]"),
         (lambda: flex_attention(*pages, page_table=TABLE), "page_table: expected lengths of the keys"),
         (lambda: flex_attention(*pages, page_table=TABLE[:2], lengths=CACHED), "page_table: expected a row of blocks for each of query's 3 batches"),
         (lambda: flex_attention(*pages, page_table=TABLE, lengths=CACHED[:2]), "lengths: expected a length for each of query's 3 batches"),

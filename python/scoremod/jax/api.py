@@ -25,12 +25,14 @@ from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.open_sizes import check_numbers, check_open, comparable, is_open
 from scoremod.jax.operands import Computed
 from scoremod.jax.own_fields import bound_arrays, takes_own_fields, trace_own_fields
+from scoremod.jax.query_starts import started
 from scoremod.jax.selection import XLA, check_runs, memory_of, platform_of, selection_of
-from scoremod.jax.sequences import Pages, Sequences
+from scoremod.jax.sequences import MixedBatch, Pages, Sequences
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
 from scoremod.large_operands import warn_of_large_operands
-from scoremod.signatures import Backends, Layout, Modifier, NewSizes
+from scoremod.query_positions import named
+from scoremod.signatures import Backends, Layout, MaskName, Modifier, NewSizes
 from scoremod.sizes import sizes_of
 from scoremod.unknown_arguments import refuse
 
@@ -40,7 +42,7 @@ def flex_attention(
     key: ArrayLike,
     value: ArrayLike,
     score_mod: Modifier | None = None,
-    mask_mod: Modifier | None = None,
+    mask_mod: Modifier | MaskName | None = None,
     *,
     scale: ArrayLike | None = None,
     layout: Layout | Literal["THD"] | None = None,
@@ -49,6 +51,7 @@ def flex_attention(
     kv_offsets: ArrayLike | None = None,
     page_table: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
     max_length: int | tuple[int, int] | None = None,
+    q_start: ArrayLike | Literal["bottom_right"] | None = None,
     sink: ArrayLike | None = None,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
@@ -83,8 +86,9 @@ def flex_attention(
         query's; value may have another head dim. Or all of float8_e4m3fn or float8_e5m2 (not on XLA).
     score_mod : function, optional
         score_mod(score, b, h, q_idx, kv_idx) returns the modified score. A plain JAX function of scalars: float32 score, int32 indices.
-    mask_mod : function, optional
-        mask_mod(b, h, q_idx, kv_idx) returns whether the query may look at the key. A query without any key gets output 0.
+    mask_mod : function or str, optional
+        mask_mod(b, h, q_idx, kv_idx) returns whether the query may look at the key. A query without any key gets output 0. Or a name: "causal" for
+        q_idx >= kv_idx, "causal_bottom_right" for the same with q_start="bottom_right".
     scale : float or scalar array, optional
         The factor of Q K^T; 1 / sqrt(head dim) without it.
     layout : {"BSHD", "SBHD", "BHSD", "THD"}, optional
@@ -101,10 +105,14 @@ def flex_attention(
     page_table : integer array [batch, pages of a sequence] or a pair, optional
         Key and value are then a paged KV cache: B is the number of pages and S the positions in one. Position j of a sequence is in page
         page_table[b, j // page size]. Needs lengths of the keys; entries beyond them may be anything. A pair is for key and value. Backends that
-        take page tables read the keys in place; for others, and for gradients, XLA gathers them before the attention.
+        take page tables read the keys in place; for others, and for gradients, XLA gathers them before the attention. With q_offsets it is a mixed
+        batch: key and value are [pages, page size, heads, dim], and lengths and rows of page_table are those of the sequences.
     max_length : int or (int, int), optional
         With q_offsets, the most tokens that any sequence has, or a pair for queries and keys; all tokens without it. A kernel's work is laid out
         for so many, and a longer sequence is refused where its offsets are known.
+    q_start : int, integer array [batch] or "bottom_right", optional
+        The index of the first query in its sequence, as in a step of decoding with a cache. It is added to q_idx. With "bottom_right" each
+        sequence's last query stands at its last key, by lengths, offsets or shapes. Queries before its first key then have indices below 0.
     sink : float array [heads] or float, optional
         exp(sink) is added to the sum of each softmax, and no value goes with it. It has a gradient. The LSE counts it; a query without any key
         has LSE sink. It is applied to the output and the LSE of backends that have none.
@@ -173,6 +181,9 @@ def flex_attention(
     if fallback not in (None, XLA):
         raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
     placed = placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length)
+    mask_mod, q_start = named(mask_mod, q_start)
+    if q_start is not None:
+        score_mod, mask_mod = started(q_start, query, key, layout, placed, lengths, score_mod, mask_mod)
     descales = {"descale_q": descale_q, "descale_k": descale_k, "descale_v": descale_v}
     gradient_scales = {"scale_dq": scale_dq, "scale_dk": scale_dk, "scale_dv": scale_dv, "descale_d_o": descale_d_o}
     factors, dtype_o = checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return_amax_o)
@@ -198,7 +209,7 @@ def arguments_of(function):
 
 
 def placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length):
-    """The Sequences or Pages of the arguments; None for dense tensors. Lengths are checked, too."""
+    """The Sequences, Pages or MixedBatch of the arguments; None for dense tensors. Lengths are checked, too."""
     placed = _placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length)
     if lengths is not None:
         if placed is None:
@@ -215,8 +226,11 @@ def _placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, len
     if max_length is not None and not ragged:
         raise InvalidArgumentError("max_length: expected q_offsets beside it, found none; other tensors have their sequences' length")
     if page_table is not None:
+        if kv_offsets is not None:
+            raise InvalidArgumentError("page_table: expected no kv_offsets beside it, found them; page_table and lengths say where the keys are")
         if ragged:
-            raise InvalidArgumentError("page_table: expected no q_offsets and kv_offsets beside it, found them; give each sequence a batch of its own")
+            check_numbers("q_offsets", query, key, value, *([q_offsets] if hasattr(q_offsets, "shape") else []))
+            return MixedBatch(query, key, value, q_offsets, page_table, lengths, layout, max_length)
         return Pages(key, value, page_table, lengths, layout, query.shape[layout.index("B")] if "B" in layout else 0)
     if not ragged:
         return None
@@ -248,10 +262,10 @@ def _in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, option
 
 def traced_in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, selection, placed, lengths, sink):
     """The TracedCall that a backend runs with the problem's own fields; None where none does. query, key and value may be shapes."""
-    unlike_pages = isinstance(placed, Pages) and placed.place() is None
+    unlike_pages = placed is not None and placed.place() is None
     if 0 in (*query.shape, *key.shape, *value.shape) or unlike_pages:
         return None
-    mask_mod = _bounded(mask_mod, placed, lengths, query, layout, keys_too=not isinstance(placed, Pages))
+    mask_mod = _bounded(mask_mod, placed, lengths, query, layout, keys_too=placed is None or not placed.is_paged)
     try:
         dtype_of(query, key, value)
         memory = memory_of(platform_of(query, key, value))
@@ -263,9 +277,9 @@ def traced_in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, 
 
 def tensors_without_fields(query, key, value, placed):
     """Tensors of a call without fields of its own: the tokens of all sequences as one, or gathered keys."""
-    if isinstance(placed, Sequences):
-        return [array[None] for array in (query, key, value)]
-    return [query, key, value] if placed is None else [query, *placed.gathered()]
+    if placed is not None and placed.is_paged:
+        key, value = placed.gathered()
+    return [array[None] for array in (query, key, value)] if isinstance(placed, Sequences) else [query, key, value]
 
 
 def functions_without_fields(score_mod, mask_mod, query, layout, placed, lengths):
@@ -313,7 +327,7 @@ def _bounded(mask_mod, placed, lengths, query, layout, keys_too=True):
     """The mask_mod that keeps indices below the lengths. keys_too: those of the keys as well."""
     if lengths is None:
         return mask_mod
-    if isinstance(placed, Pages):
+    if placed is not None and placed.is_paged:
         of_queries = lengths[0] if isinstance(lengths, (tuple, list)) else None
         lengths = (of_queries, placed.gathered_lengths() if keys_too else None)
     return bounded(mask_mod, lengths, query.shape[layout.index("B")] if placed is None else placed.batch)

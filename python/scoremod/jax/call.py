@@ -11,7 +11,7 @@ from scoremod.arguments import finite
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.jax.open_sizes import known
 from scoremod.jax.selection import Selection
-from scoremod.places import FACTORS, Paged, Ragged
+from scoremod.places import FACTORS, Paged, Ragged, RaggedPaged, pages_layout
 from scoremod.problem import OperandTensor, problem_json
 from scoremod.program import Program
 from scoremod.sizes import Sizes, sizes_of
@@ -43,7 +43,7 @@ class Call(NamedTuple):
     dropout: float = 0.0  # the last array of the call is then its keys (scoremod.jax.dropout)
     max_logit: bool = False  # whether the forward's last result is each row's largest score
     given_deltas: bool = False  # whether a backward's o and lse are not, or not only, those of its own forward
-    place: Ragged | Paged | None = None  # where sequences lie, if not as the layout says; the layout of ragged ones is "THD"
+    place: Ragged | Paged | RaggedPaged | None = None  # where sequences lie, if not as the layout says; the layout of ragged ones is "THD"
     lengths: bool = False  # whether keys have a length in each batch
     sink: bool = False  # whether each head has a learned sink
     dtype_o: str | None = None  # of the output, where it isn't query's
@@ -56,15 +56,26 @@ class Call(NamedTuple):
 
     @property
     def is_ragged(self):
-        return isinstance(self.place, Ragged)
+        """Whether queries lie one sequence after the other."""
+        return isinstance(self.place, (Ragged, RaggedPaged))
 
     @property
     def is_paged(self):
-        return isinstance(self.place, Paged)
+        """Whether key and value are a paged KV cache."""
+        return isinstance(self.place, (Paged, RaggedPaged))
+
+    @property
+    def kv_layout(self):
+        """The layout of k and v."""
+        return pages_layout(self.layout) if self.is_paged else self.layout
 
     def axis(self, letter):
-        """The position of a dimension of q, k, v or o. Ragged tensors have tokens where others have batches."""
+        """The position of a dimension of q or o. Ragged tensors have tokens where others have batches."""
         return self.layout.index("T" if self.is_ragged and letter in "BS" else letter)
+
+    def head_axis_of_keys(self):
+        """The position of the heads of k or v."""
+        return self.kv_layout.index("H")
 
     def bound(self):
         """The names of the arrays after the operands (docs/reference/problem.md), in their order."""
@@ -172,6 +183,7 @@ def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
         described,
         dtype=_DTYPE_NAMES[np.dtype(q.dtype)],
         layout=call.layout,
+        layouts=dict.fromkeys("kv", call.kv_layout) if call.kv_layout != call.layout else None,
         backward=backward,
         stats=stats,
         deterministic=call.deterministic,

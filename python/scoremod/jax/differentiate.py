@@ -13,7 +13,8 @@ from scoremod.jax.attention_primitives import backward, forward
 from scoremod.jax.float8 import gradient_of_numbers, gradients_of_arrays, refuse_lse_gradient, split_gradient_factors
 from scoremod.jax.kept_results import named_results
 from scoremod.jax.reverse_mode import reverse_mode_only
-from scoremod.jax.sequences import gathered, gathered_lengths
+from scoremod.jax.sequences import gathered, gathered_lengths, token_offsets
+from scoremod.places import Ragged
 
 
 def attend(call, q, k, v, operands, *, with_lse):
@@ -51,11 +52,16 @@ def paged_attention(call, with_lse, q, k, v, operands):
 
 
 def _gathered_attention(call, with_lse, q, k, v, operands):
-    count = len(call.program.operands)
-    tables, lengths = operands[count : count + 2], operands[count + 2]
-    lengths = gathered_lengths((k, v), tables, lengths, call.layout)
-    k, v = (gathered(pool, table, lengths, call.layout) for pool, table in zip((k, v), tables))
-    results = attend(call._replace(place=None), q, k, v, (*operands[:count], lengths, *operands[count + 3 :]), with_lse=with_lse)
+    at = len(call.program.operands) + call.is_ragged
+    tables, lengths, others = operands[at : at + 2], operands[at + 2], operands[at + 3 :]
+    lengths = gathered_lengths((k, v), tables, lengths, call.kv_layout)
+    k, v = (gathered(pool, table, lengths, call.kv_layout) for pool, table in zip((k, v), tables))
+    place, places = None, ()
+    if call.is_ragged:
+        most = k.shape[1]
+        place, places = Ragged(call.place.sequences, call.place.longest_q, most), (token_offsets(len(lengths), most),)
+        k, v = (each.reshape(-1, *each.shape[2:]) for each in (k, v))
+    results = attend(call._replace(place=place), q, k, v, (*operands[:at], *places, lengths, *others), with_lse=with_lse)
     return results if isinstance(results, tuple) else (results,)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jax.typing import ArrayLike
@@ -13,11 +13,13 @@ from scoremod.errors import UnsupportedError
 from scoremod.explanation import Explanation, Operand
 from scoremod.jax.api import ELSEWHERE, CallOptions, arguments_of, functions_without_fields, placed_of, tensors_without_fields, trace_call, traced_in_own_fields
 from scoremod.jax.call import dtype_of
-from scoremod.jax.fused_attention import graph_modifier
+from scoremod.jax.fused_attention import graph_modifier, refuse_positions
 from scoremod.jax.own_fields import ARRAYS, FIELDS
+from scoremod.jax.query_starts import started
 from scoremod.jax.selection import XLA, Selection, device_of, memory_of, platform_of, selected
 from scoremod.program import operand_name
-from scoremod.signatures import Backends, Layout, Modifier
+from scoremod.query_positions import named
+from scoremod.signatures import Backends, Layout, MaskName, Modifier
 from scoremod.sizes import sizes_of
 from scoremod.unknown_arguments import refuse
 
@@ -29,15 +31,16 @@ def explain(
     key: ArrayLike | jax.ShapeDtypeStruct,
     value: ArrayLike | jax.ShapeDtypeStruct,
     score_mod: Modifier | None = None,
-    mask_mod: Modifier | None = None,
+    mask_mod: Modifier | MaskName | None = None,
     *,
     scale: ArrayLike | None = None,
-    layout: Layout = "BSHD",
+    layout: Layout | Literal["THD"] = "BSHD",
     lengths: Any = None,
     q_offsets: ArrayLike | None = None,
     kv_offsets: ArrayLike | None = None,
     page_table: Any = None,
     max_length: int | tuple[int, int] | None = None,
+    q_start: ArrayLike | Literal["bottom_right"] | None = None,
     sink: ArrayLike | None = None,
     backend: str | None = None,
     backends: Backends = None,
@@ -48,7 +51,7 @@ def explain(
     Parameters
     ----------
     query, key, value : array or jax.ShapeDtypeStruct
-    score_mod, mask_mod, scale, layout, lengths, q_offsets, kv_offsets, page_table, max_length, sink, backend, backends
+    score_mod, mask_mod, scale, layout, lengths, q_offsets, kv_offsets, page_table, max_length, q_start, sink, backend, backends
         flex_attention's.
     callbacks
         fused_attention's score_mod_tensors (which may be empty), score_mod_bprop, score_mod_bprop_tensors and trust_bprop. With any of them
@@ -71,6 +74,10 @@ def explain(
     if callbacks:
         score_mod = graph_modifier(sizes_of(layout, query, key, value), score_mod, **callbacks)
     placed, road, traced = placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length), "", None
+    mask_mod, q_start = named(mask_mod, q_start)
+    if q_start is not None:
+        refuse_positions(callbacks)
+        score_mod, mask_mod = started(q_start, query, key, layout, placed, lengths, score_mod, mask_mod)
     if placed is not None or sink is not None:
         traced = traced_in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, CallOptions(), chosen_among, placed, lengths, sink)
         road = ARRAYS if traced is None else FIELDS

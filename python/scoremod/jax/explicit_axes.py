@@ -19,7 +19,7 @@ def attend_on_shards(call, q, k, v, operands, *, with_lse):
     if call.amax_o:
         raise UnsupportedError("return_amax_o: expected no mesh with explicit axes, found one; take the largest magnitude of the output, or use automatic axes")
     axes = {letter: () if call.is_ragged and letter == "B" else as_axes(spec[call.axis(letter)]) for letter in "BH"}
-    shards = Shards(call, mesh, axes, k.shape[call.axis("H")])
+    shards = Shards(call, mesh, axes, k.shape[call.head_axis_of_keys()])
 
     def on_shard(q, k, v, *operands):
         k, v = shards.own_head("k", k), shards.own_head("v", v)

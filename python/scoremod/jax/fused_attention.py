@@ -22,6 +22,7 @@ from scoremod.jax.layout_hint import warn_of_heads_before_positions
 from scoremod.jax.linear_rules import is_multiple_of_first
 from scoremod.jax.open_sizes import comparable
 from scoremod.program import AXES
+from scoremod.query_positions import named
 from scoremod.signatures import Layout, Modifier
 from scoremod.sizes import sizes_of
 
@@ -79,6 +80,8 @@ def fused_attention(
     if layout is None:
         layout = "BSHD"
         warn_of_heads_before_positions(query, key, 2)
+    if named(options.get("mask_mod"), options.get("q_start"))[1] is not None:
+        refuse_positions(score_mod is not None)
     modifier = graph_modifier(sizes_of(layout, query, key, value), score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop)
     return flex_attention(query, key, value, modifier, layout=layout, **options)
 
@@ -147,6 +150,14 @@ def _backward_rule(jaxpr, arrays, upstream):
 
 
 _with_backward.defvjp(lambda jaxpr, value, score, arrays: (value, arrays), _backward_rule)
+
+
+def refuse_positions(has_callbacks):
+    """Raises InvalidArgumentError for callbacks of a call whose queries begin at a q_start: their tensors have a row for each query of the call."""
+    if has_callbacks:
+        raise InvalidArgumentError(
+            "q_start: expected none beside a callback that builds on a graph, whose tensors have a row for each query, found one; give a mask_mod of q_idx plus it"
+        )
 
 
 def _check_arguments(score_mod, score_mod_bprop, tensors, bprop_tensors):

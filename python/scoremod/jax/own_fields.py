@@ -14,7 +14,7 @@ from scoremod.errors import UnsupportedError
 from scoremod.jax.call import Call, TracedCall, problem_text, split_scale
 from scoremod.jax.lengths_and_sinks import checked_sink
 from scoremod.jax.open_sizes import check_open, comparable, is_open, with_some_sizes
-from scoremod.jax.sequences import Pages, Sequences
+from scoremod.jax.sequences import Sequences
 from scoremod.jax.trace import trace
 from scoremod.sizes import sizes_of
 
@@ -22,7 +22,7 @@ FIELDS, ARRAYS = "fields of the problem", "arrays made before and after it"
 
 
 def trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, selection, placed, sink):
-    """The TracedCall with the problem's own fields. placed: Sequences, Pages or None."""
+    """The TracedCall with the problem's own fields. placed: Sequences, Pages, MixedBatch or None."""
     place = None if placed is None else placed.place()
     sizes = sizes_of(layout, query, key, value) if place is None else place.sizes(layout, query, key, value)
     has_open_sizes = is_open(query, key, value)
@@ -31,14 +31,14 @@ def trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, opti
     check_open(sizes)
     axes, positions, upper_limits = sizes.axes(), {}, ()
     if isinstance(placed, Sequences):
-        axes["b"], upper_limits = placed.batch, ("q_idx", "kv_idx")
+        axes["b"], upper_limits = placed.batch, ("q_idx",) if placed.is_paged else ("q_idx", "kv_idx")
         if placed.first:
             positions["b"] = lambda tracer, node: tracer.builder.op("sub", node, tracer.builder.constant(placed.first, "i32"))
     number, array = split_scale(scale)
     with comparable():
         program, sources = trace(score_mod, mask_mod, axes, array, positions, upper_limits, (query, key, value))
         operands = [jax.eval_shape(source.array) for source in sources]
-    fields = {"place": place, "lengths": isinstance(placed, Pages), "sink": sink is not None}
+    fields = {"place": place, "lengths": placed is not None and placed.is_paged, "sink": sink is not None}
     call = Call(program, layout, number, selection, **options._asdict(), **fields, environment=settings())
     problem = problem_text(call, query, key, value, operands, backward=not call.is_paged, stats=True)
     return TracedCall(call, sources, operands, problem, has_open_sizes)

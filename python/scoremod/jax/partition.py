@@ -110,7 +110,7 @@ def letters_of(call, tensors, results):
     The letters are B, H (query heads), K (KV heads), S (queries) and T (keys), and others for dimensions that are never sharded."""
     # Tokens of varlen tensors and pages of a KV cache belong to no batch.
     q = call.layout.replace("T", "?") if call.is_ragged else call.layout
-    k = (call.layout.replace("B", "?").replace("S", "?") if call.is_paged else q).replace("H", "K").replace("S", "T")
+    k = (call.kv_layout.replace("B", "?").replace("S", "?") if call.is_paged else q).replace("H", "K").replace("S", "T")
     known = {"q": q, "k": k, "v": k.replace("D", "E"), "o": q.replace("D", "E"), "lse": "?H" if call.is_ragged else "BHS", "amax": ""}
     operands = [*map(_operand_letters, call.program.operands), *(_bound_letters(call, name) for name in call.bound())]
     inputs = [known[name] for name in tensors] + operands
@@ -124,7 +124,7 @@ def _bound_letters(call, name):
     if name == "sink":
         return "H"
     if call.is_ragged:
-        return "?" if name.startswith("offsets") else "??"
+        return "?" if name.startswith(("offsets", "lengths")) else "??"
     return "B" if name == "lengths_kv" else "B?"
 
 
@@ -173,7 +173,7 @@ class Shards:
         """As the partitioner gives them, q and k first."""
         q, k = arguments[0], arguments[1]
         axes = {letter: () if call.is_ragged and letter == "B" else _dividing(q, call.axis(letter), mesh) for letter in "BH"}
-        return cls(call, mesh, axes, k.shape[call.axis("H")])
+        return cls(call, mesh, axes, k.shape[call.head_axis_of_keys()])
 
     def sharding(self, letters):
         axes = {**self._axes, "K": () if self._reads_one_head else self._axes["H"]}
@@ -191,12 +191,12 @@ class Shards:
         """The one head of k or v that a shard reads, where every shard has all of them; any other tensor as it is."""
         if name not in ("k", "v") or not self._reads_one_head:
             return array
-        return lax.dynamic_slice_in_dim(array, self._head_read(array), 1, self._call.axis("H"))
+        return lax.dynamic_slice_in_dim(array, self._head_read(array), 1, self._call.head_axis_of_keys())
 
     def _head_read(self, k):
         """The KV head that a shard reads, where it reads one of all of k's."""
         shard = lax.axis_index(self._axes["H"]).astype(jnp.int32)
-        return shard * k.shape[self._call.axis("H")] // self._count("H")
+        return shard * k.shape[self._call.head_axis_of_keys()] // self._count("H")
 
     def _combined(self, result, output, k):
         """A result with what other shards have of it. k: as the shard got it."""

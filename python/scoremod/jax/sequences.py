@@ -13,11 +13,13 @@ from scoremod.arguments import int32
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.arrays import host_numbers, jax_array
 from scoremod.jax.lengths_and_sinks import checked_lengths
-from scoremod.places import Paged, Ragged
+from scoremod.places import Paged, Ragged, RaggedPaged
 
 
 class Sequences:
     """Sequences of all batches in one: query [tokens_q, heads, dim], key and value [tokens_kv, heads_kv, dim], and where each begins."""
+
+    is_paged = False
 
     def __init__(self, query, key, value, q_offsets, kv_offsets, layout, max_length=None):
         if layout != "THD":
@@ -52,6 +54,10 @@ class Sequences:
         """How many queries and keys each sequence has, as far as that is known."""
         known = map(_known, self._offsets)
         return [count if offsets is None else np.diff(offsets) for offsets, count in zip(known, self._tokens)]
+
+    def counts(self):
+        """How many queries and keys each sequence has, integer arrays [batch]."""
+        return [jnp.diff(offsets) for offsets in self._offsets]
 
     def place(self):
         """How a problem has them. Its sequences have numbers from `first` on."""
@@ -160,6 +166,8 @@ class Pages:
 
     page_table: an integer array [batch, blocks of a sequence], or a pair of them."""
 
+    is_paged = True
+
     def __init__(self, key, value, page_table, lengths, layout, batch):
         if lengths is None or (isinstance(lengths, (tuple, list)) and lengths[1] is None):
             raise InvalidArgumentError("page_table: expected lengths of the keys beside it, found none; give lengths=")
@@ -170,7 +178,9 @@ class Pages:
             raise InvalidArgumentError(f"page_table: expected one table or a pair, of keys and of values, found {len(tables)}")
         self._tables = [_checked_table(array, table, layout, batch) for array, table in zip((key, value), tables)]
         self._pools, self._layout = (key, value), layout
-        self._block_size = key.shape[layout.index("S")]
+        self._block_size, of_values = (pool.shape[layout.index("S")] for pool in self._pools)
+        if of_values != self._block_size:
+            raise InvalidArgumentError(f"value: expected pages of key's {self._block_size} positions, found {of_values} in shape {value.shape}")
         _, self.lengths = checked_lengths((None, given), batch, self.most())
         for pool, table in zip(self._pools, tables):
             _check_blocks(host_numbers(table), host_numbers(given), self._blocks(pool), pool.shape[layout.index("S")])
@@ -178,6 +188,10 @@ class Pages:
     def most(self):
         """How many queries, which is not known here, and keys a sequence has at most."""
         return None, self._block_size * min(table.shape[1] for table in self._tables)
+
+    def counts(self):
+        """How many queries, which is not known here, and keys each sequence has."""
+        return None, self.lengths
 
     def _blocks(self, pool):
         return pool.shape[self._layout.index("B")]
@@ -189,9 +203,10 @@ class Pages:
         return other
 
     def place(self):
-        """How a problem has them; None where the two tables are of unlike sizes, which it has not."""
+        """How a problem has them; None where the two tables, or the two numbers of pages, are unlike, which it has not."""
         of_keys, of_values = self._tables
-        return Paged(of_keys.shape[1]) if of_keys.shape == of_values.shape else None
+        has_one_size = of_keys.shape == of_values.shape and len({self._blocks(pool) for pool in self._pools}) == 1
+        return Paged(of_keys.shape[1]) if has_one_size else None
 
     def bound(self):
         """The arrays of Paged.bound, and the lengths of the keys. A number of no block stays one: who reads the keys finds it."""
@@ -204,6 +219,55 @@ class Pages:
     def gathered_lengths(self):
         """How many of the gathered keys each sequence has."""
         return gathered_lengths(self._pools, self._tables, self.lengths, self._layout)
+
+
+class MixedBatch(Sequences):
+    """Queries of all sequences in one, [tokens_q, heads, dim], over a paged KV cache: prefill, chunks of it and decode steps in one call. key, value:
+    [pages, page size, heads_kv, dim]. Where pages are gathered, each sequence has as many keys as its page table has room for."""
+
+    is_paged = True
+
+    def __init__(self, query, key, value, q_offsets, page_table, lengths, layout, max_length=None):
+        if layout != "THD":
+            raise InvalidArgumentError(f'layout: expected "THD" (tokens, heads, dim) with q_offsets, found {layout!r}')
+        for name, array in (("key", key), ("value", value)):
+            if array.ndim != 4:
+                raise InvalidArgumentError(f"{name}: expected 4 dimensions (pages, page size, heads, dim) with page_table, found shape {array.shape}")
+        batch = jax_array("q_offsets", q_offsets).size - 1
+        self.pages = Pages(key, value, page_table, lengths, "BSHD", batch)
+        _, most = self.pages.most()
+        key, value = (jax.ShapeDtypeStruct((batch * most, *array.shape[2:]), array.dtype) for array in (key, value))
+        longest = max_length[0] if isinstance(max_length, (tuple, list)) else max_length
+        super().__init__(query, key, value, q_offsets, token_offsets(batch, most), layout, (longest, most))
+
+    def counts(self):
+        queries, _ = super().counts()
+        return queries, self.pages.lengths
+
+    def of(self, key, value):
+        other = copy.copy(self)
+        other.pages = self.pages.of(key, value)
+        return other
+
+    def place(self):
+        place, pages = super().place(), self.pages.place()
+        return pages and RaggedPaged(place.sequences, place.longest_q, pages.blocks_per_sequence)
+
+    def bound(self):
+        """The arrays of RaggedPaged.bound, and the lengths of the keys: 0 for tokens that no sequence has."""
+        outside = (self.first, self.first)
+        return [self._with_outside(0), *(jnp.pad(array, (outside, *[(0, 0)] * (array.ndim - 1))) for array in self.pages.bound())]
+
+    def gathered(self):
+        return [array.reshape(-1, *array.shape[2:]) for array in self.pages.gathered()]
+
+    def gathered_lengths(self):
+        return self.pages.gathered_lengths()
+
+
+def token_offsets(batch, most):
+    """The offsets of sequences that have `most` tokens each."""
+    return np.arange(batch + 1, dtype=np.int32) * np.int32(most)
 
 
 def _within_int32(array):

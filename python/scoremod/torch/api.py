@@ -10,10 +10,10 @@ from scoremod.attention import Offsets
 from scoremod.decode_masks import warn_of_decode_masks
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.places import FACTORS
-from scoremod.signatures import Backends, NewSizes
+from scoremod.query_positions import named
 from scoremod.torch.attention_ops import attention, refuse_tangents
 from scoremod.torch.block_masks import mask_of
-from scoremod.torch.call import FLOAT8, PAGED, TENSOR_DTYPES, check_dtypes, check_places
+from scoremod.torch.call import FLOAT8, TENSOR_DTYPES, check_dtypes, check_places
 from scoremod.torch.call_options import NO_OFFSETS, options_of
 from scoremod.torch.captures import Extents, learned
 from scoremod.torch.changing_numbers import numbers_of, open_trace, opened
@@ -32,7 +32,8 @@ from scoremod.torch.parts import taken_part
 from scoremod.torch.query_starts import started
 from scoremod.torch.repeated_calls import remember, repeated
 from scoremod.torch.sequences import placed_of
-from scoremod.torch.signatures import Lengths, MaskMod, MaxLength, PageTable, ScoreMod
+from scoremod.signatures import Backends, MaskName, NewSizes
+from scoremod.torch.signatures import Lengths, MaskMod, MaxLength, PageTable, QueryStart, ScoreMod
 from scoremod.torch.strides import all_taken, of_each_batch
 from scoremod.torch.trace import trace_graph
 
@@ -50,7 +51,7 @@ def flex_attention(
     *,
     return_aux: AuxRequest | None = None,
     return_amax_o: bool = False,
-    mask_mod: MaskMod | None = None,
+    mask_mod: MaskMod | MaskName | None = None,
     lengths: Lengths = None,
     q_offsets: torch.Tensor | None = None,
     kv_offsets: torch.Tensor | None = None,
@@ -60,7 +61,7 @@ def flex_attention(
     backends: Backends = None,
     deterministic: bool | None = None,
     new_sizes: NewSizes = None,
-    q_start: int | torch.Tensor | None = None,
+    q_start: QueryStart = None,
     offsets: Offsets = NO_OFFSETS,
     dropout_p: float = 0,  # torch.compile(dynamic=True) leaves a float open, at the cost of one more graph
     descale_q: float | torch.Tensor | None = None,
@@ -76,7 +77,8 @@ def flex_attention(
     query, key, value: float32, float16 or bfloat16 tensors [batch, heads, sequence, dim], on the CPU or CUDA. key and value may have fewer heads,
         a divisor of query's, with enable_gqa, and one batch for all of query's; value may have another head dim. Or all of float8_e4m3fn or float8_e5m2.
     score_mod(score, b, h, q_idx, kv_idx): the modified score. A plain function of 0-dim tensors: float32 score, int32 indices.
-    mask_mod(b, h, q_idx, kv_idx): whether the query may look at the key. A query without any key gets output 0 and LSE -inf.
+    mask_mod(b, h, q_idx, kv_idx): whether the query may look at the key. A query without any key gets output 0 and LSE -inf. Or a name: "causal" for
+        q_idx >= kv_idx, "causal_bottom_right" for the same with q_start="bottom_right".
     block_mask: torch's BlockMask; its mask_mod is what counts, and which tiles need no work is found out anew. One without a mask_mod masks by its blocks.
     scale: a number; 1 / sqrt(head dim) without it.
     return_lse: also returns float32 [batch, heads, sequence], the natural log of each row's sum of exp of the modified scores.
@@ -92,7 +94,8 @@ def flex_attention(
     kv_offsets: likewise for the keys; q_offsets without it.
     page_table: an integer tensor [batch, pages of a sequence], or a pair for key and value. Key and value are then a paged KV cache [pages, heads,
         page size, dim] in any strides. Position j of a sequence is in page page_table[b, j // page size]. Needs lengths of the keys; entries
-        beyond them may be anything. Keys are read in place, and gathered for gradients.
+        beyond them may be anything. Keys are read in place, and gathered for gradients. With q_offsets it is a mixed batch: sequences with one query and
+        with many in one call, whose keys the cache has; lengths and a row of page_table for each sequence.
     max_length: with q_offsets, the most tokens that any sequence has, or a pair for queries and keys. Without it offsets on the CPU say it, and for
         others all tokens are taken for it, which a kernel's work is laid out for. A longer sequence is refused where offsets are on the CPU.
     sink: a float tensor [heads], or of one number: exp(sink) is added to the sum of each softmax, and no value goes with it. It has a gradient. The LSE
@@ -101,7 +104,8 @@ def flex_attention(
     deterministic: whether the gradients must be the same bits each time; without it what torch.use_deterministic_algorithms says.
     new_sizes: "wait" for the fastest backend's plan where a size has none yet, or "serve": run a ready plan meanwhile (docs/guide/serving.md).
     q_start: the index of the first query in its sequence, as in a step of decoding with a cache: an integer, or an integer tensor [batch] on query's device.
-        It is added to q_idx, so that q_idx >= kv_idx keeps all keys up to the query. No value of it compiles anything.
+        It is added to q_idx, so that q_idx >= kv_idx keeps all keys up to the query. No value of it compiles anything. Or "bottom_right": each sequence's
+        last query stands at its last key, by lengths, offsets or the tensors' sizes. Queries before its first key then have indices below 0.
     offsets: scoremod.Offsets that are added to the indices, where the tensors are a part of more, such as a shard: those of its first batch, head, query
         and key.
 
@@ -136,6 +140,7 @@ def flex_attention(
             o = found[0] if out is None or found[0] is out else copied_to(out, found[0])
             return (o, found[1]) if return_lse else o
     refuse_others(others, mask_mod)
+    mask_mod, q_start = named(mask_mod, q_start)
     if block_mask is not None:
         mask_mod = mask_of(block_mask, mask_mod, query, key, q_offsets is not None or page_table is not None)
     if return_lse and return_aux is not None:
@@ -144,7 +149,8 @@ def flex_attention(
         raise InvalidArgumentError(f"return_aux: expected torch's AuxRequest(lse=, max_scores=), found {return_aux!r:.100}")
     of_whole, is_start = offsets, False
     if q_start is not None:
-        score_mod, mask_mod, offsets, is_start = started(q_start, query, q_offsets, lengths, score_mod, mask_mod, offsets)
+        sequences = q_offsets, kv_offsets, page_table, lengths
+        score_mod, mask_mod, offsets, is_start = started(q_start, query, key, sequences, score_mod, mask_mod, offsets)
     with_lse = bool(return_lse) or (return_aux is not None and return_aux.lse)
     with_max = return_aux is not None and return_aux.max_scores
     # On the host, where a call's numbers are: what the generator gives is the same on every device.
@@ -203,7 +209,7 @@ def _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_l
         check_places(query, key, value)
     placed = placed_of(query, key, value, q_offsets, kv_offsets, page_table, max_length, lengths)
     if lengths is not None:
-        if placed is not None and placed.place == PAGED:  # those of the keys are bound
+        if placed is not None and placed.is_paged:  # those of the keys are bound
             lengths = (lengths[0] if isinstance(lengths, (tuple, list)) else None, None)
         batch, most = (query.shape[0], _most(query, key, offsets)) if placed is None else (placed.batch, placed.most)
         mask_mod = bounded(mask_mod, lengths, batch, most)
@@ -349,7 +355,7 @@ def checked(query, key, value, bound, enable_gqa, options):
         query,
         key,
         value,
-        Extents(*zip(options.offsets, sizes.axes().values()), are_limits=options.is_ragged, is_part=options.offsets is not NO_OFFSETS and not options.q_start),
+        Extents(*zip(options.offsets, sizes.axes().values()), are_limits=options.limits(), is_part=options.offsets is not NO_OFFSETS and not options.q_start),
     )
 
 
@@ -366,7 +372,7 @@ def _by_operator(query, part, dropout, with_lse):
     tensors = all_taken(query, part.key, part.value, part.backward)
     o, lse, *others = attention(*tensors, part.operands, dropout, part.wanted, part.backward, with_lse, part.text)
     if part.sink_after is not None:
-        o, lse = with_sink(o, lse, part.sink_after)
+        o, lse = with_sink(o, lse, part.sink_after, part.offsets_q)
     return o, lse, *others
 
 

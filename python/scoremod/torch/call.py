@@ -8,7 +8,7 @@ import torch
 
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
-from scoremod.places import FACTORS, Paged, Ragged
+from scoremod.places import FACTORS, Paged, Ragged, RaggedPaged
 from scoremod.program import Node, OperandDecl, Program, operand_name
 from scoremod.sizes import sizes_of
 
@@ -28,7 +28,8 @@ LAYOUT = "BHSD"
 # Stands for offsets that come with each call, in what is kept for all of them.
 _OF_EACH_CALL = Offsets(-1, -1, -1, -1)
 # The kinds of places of sequences, where the layout doesn't describe them.
-RAGGED, PAGED = "ragged", "paged"
+RAGGED, PAGED, MIXED = "ragged", "paged", "mixed"
+_PLACES = {RAGGED: Ragged, PAGED: Paged, MIXED: RaggedPaged}
 
 
 class Call(NamedTuple):
@@ -42,7 +43,7 @@ class Call(NamedTuple):
     dropout: float = 0.0
     max_scores: bool = False
     given_deltas: bool = False  # whether a backward's o and lse are not, or not only, those of its own forward
-    place: str | None = None  # RAGGED or PAGED: where sequences lie, if not as the layout says
+    place: str | None = None  # RAGGED, PAGED or MIXED: where sequences lie, if not as the layout says
     longest: tuple = (None, None)  # the most queries and keys of a ragged sequence; None for all tokens
     lengths: bool = False  # whether keys have a length in each batch
     sink: bool = False  # whether each head has a learned sink
@@ -66,11 +67,21 @@ class Call(NamedTuple):
 
     @property
     def is_ragged(self):
-        return self.place == RAGGED
+        """Whether queries lie one sequence after the other."""
+        return self.place in (RAGGED, MIXED)
+
+    @property
+    def is_paged(self):
+        """Whether key and value are a paged KV cache."""
+        return self.place in (PAGED, MIXED)
+
+    def limits(self):
+        """The axes that may have more indices than any sequence needs."""
+        return ("q_idx", "kv_idx") if self.place == RAGGED else ("q_idx",) if self.place == MIXED else ()
 
     def bound(self):
         """The names of the tensors after the operands (docs/reference/problem.md), in their order."""
-        of_place = {None: (), RAGGED: Ragged.bound, PAGED: Paged.bound}[self.place]
+        of_place = () if self.place is None else _PLACES[self.place].bound
         return (*of_place, *["lengths_kv"] * self.lengths, *["sink"] * self.sink, *FACTORS[: self.factors])
 
     def output_dtype(self, q):
@@ -82,11 +93,14 @@ class Call(NamedTuple):
         return (*map(operand_name, range(len(self.program.operands))), *self.bound())
 
     def placed(self, q, k, bound):
-        """The Ragged or Paged of tensors of such a call; None where they lie as the layout says. bound: the tensors of bound()."""
-        if self.place == RAGGED:
-            sequences = bound[0].shape[0] - 1
-            return Ragged(sequences, *(self._longest(*each, sequences) for each in zip(self.longest, (q.shape[0], k.shape[0]))))
-        return Paged(bound[0].shape[1]) if self.place == PAGED else None
+        """The Ragged, Paged or RaggedPaged of tensors of such a call; None where they lie as the layout says. bound: the tensors of bound()."""
+        if self.place is None:
+            return None
+        if self.place == PAGED:
+            return Paged(bound[0].shape[1])
+        sequences = bound[0].shape[0] - 1
+        longest = [self._longest(*each, sequences) for each in zip(self.longest, (q.shape[0], k.shape[0]))]
+        return Ragged(sequences, *longest) if self.place == RAGGED else RaggedPaged(sequences, longest[0], bound[1].shape[1])
 
     @staticmethod
     def _longest(most, tokens, sequences):

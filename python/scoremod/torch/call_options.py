@@ -8,7 +8,7 @@ import torch
 from scoremod.arguments import backend_names, check_new_sizes, finite, int32
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError
-from scoremod.torch.call import PAGED, Call
+from scoremod.torch.call import MIXED, PAGED, Call
 
 # The offsets of a call that says nothing of a larger problem, by identity.
 NO_OFFSETS = Offsets()
@@ -67,7 +67,7 @@ def options_of(
         bool(with_max),
         place=place,
         longest=tuple(longest),
-        lengths=place == PAGED,
+        lengths=place in (PAGED, MIXED),
         sink=sink,
         dtype_o=dtype_o,
         amax_o=amax_o,

@@ -19,14 +19,14 @@ OPERAND_TYPES = {
 
 
 class Extents(NamedTuple):
-    """axis -> (first index that the functions see, how many). are_limits: whether there are more queries and keys than any index needs, so that a
+    """axis -> (first index that the functions see, how many). are_limits: the axes that may have more indices than any sequence needs, so that a
     tensor may be shorter along them. is_part: whether the call is said to be a part of a larger problem, so that a tensor may have more heads."""
 
     b: tuple
     h: tuple
     q_idx: tuple
     kv_idx: tuple
-    are_limits: bool = False
+    are_limits: tuple = ()
     is_part: bool = False
 
     def axes(self):

@@ -9,12 +9,13 @@ def covered_tokens(call, q, k, operands):
     if not call.is_ragged or not q.is_cpu:
         return None
     at = len(call.program.operands)
-    spans = [(int(offsets[0]), int(offsets[-1])) for offsets in operands[at : at + 2]]
-    tokens = q.shape[0], k.shape[0]
+    of_tokens = (q,) if call.is_paged else (q, k)
+    spans = [(int(offsets[0]), int(offsets[-1])) for offsets in operands[at : at + len(of_tokens)]]
+    tokens = [tensor.shape[0] for tensor in of_tokens]
     if all(span == (0, count) for span, count in zip(spans, tokens)) or not all(0 <= first < end <= count for (first, end), count in zip(spans, tokens)):
         return None  # what is wrong is refused where all offsets are looked at
     placed = call.placed(q, k, operands[at:])
-    return CoveredTokens(call, (placed.longest_q, placed.longest_kv), spans, operands, at)
+    return CoveredTokens(call, (placed.longest_q, None if call.is_paged else placed.longest_kv), spans, operands, at)
 
 
 class CoveredTokens:
@@ -25,8 +26,8 @@ class CoveredTokens:
 
     def __init__(self, call, longest, spans, operands, at):
         self._spans = spans
-        shifted = [offsets - first for offsets, (first, _) in zip(operands[at : at + 2], spans)]
-        self.operands = [*operands[:at], *shifted, *operands[at + 2 :]]
+        shifted = [offsets - first for offsets, (first, _) in zip(operands[at:], spans)]
+        self.operands = [*operands[:at], *shifted, *operands[at + len(spans) :]]
         self.text = call._replace(longest=longest).text()
 
     def queries(self, tensor):
@@ -34,5 +35,7 @@ class CoveredTokens:
         return tensor[first:end]
 
     def keys(self, tensor):
+        if len(self._spans) == 1:  # pages have no tokens
+            return tensor
         first, end = self._spans[1]
         return tensor[first:end]

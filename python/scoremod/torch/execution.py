@@ -10,7 +10,7 @@ from scoremod.open_attention import OpenAttention, PreparedSizes
 from scoremod.problem import OperandTensor, ProblemTemplate, named_operands
 from scoremod.sizes import Sizes
 from scoremod.torch.bounded_cache import BoundedCache
-from scoremod.torch.call import DTYPE_NAMES, FLOAT8, LAYOUT, MEMORY, TENSOR_DTYPES, call_of, check_dtypes, structure_of
+from scoremod.torch.call import DTYPE_NAMES, FLOAT8, LAYOUT, MEMORY, MIXED, RAGGED, TENSOR_DTYPES, call_of, check_dtypes, structure_of
 from scoremod.torch.covered_tokens import covered_tokens
 from scoremod.torch.looks import Look, dense
 from scoremod.torch.prepared_calls import Direction
@@ -85,7 +85,7 @@ class _Described(NamedTuple):
 
     sizes: Sizes
     operands: list
-    lies: dict | None
+    lies: dict
     named: dict | None
     sized: dict | None
 
@@ -101,7 +101,9 @@ def _described(q, k, v, o, operands, call, wanted):
     placed = call.placed(q, k, operands[count:])
     named = {"sink": described[count + call.bound().index("sink")]} if call.sink else None
     sized = None if placed is None else placed.fields(LAYOUT, q, k)
-    lies = None if call.is_ragged else {"q": q.stride(), "k": k.stride(), "v": v.stride(), "o": o.stride()}
+    lies = {} if call.is_ragged else {"q": q.stride(), "o": o.stride()}
+    if call.place != RAGGED:
+        lies |= {"k": k.stride(), "v": v.stride()}
     return _Described(call.sizes(q, k, v, operands[count:]), described[:count], lies, named, sized)
 
 
@@ -131,7 +133,7 @@ def _attention_of(described, template, call, key, threads):
     tokens = (0, 0) if sized is None else (sized.get("tokens_q", 0), sized.get("tokens_kv", 0))
     of_operands = [(name, operand.shape, operand.strides) for name, operand in by_name]
     # A tensor of another rank is refused where it meets the call's others.
-    strides = {name: own for name, own in (lies or {}).items() if len(own) == 4}
+    strides = {name: own for name, own in lies.items() if len(own) == 4}
     prepared = PreparedSizes(compiled, tuple(strides), [(name, len(operand.shape), operand.strides is not None) for name, operand in by_name])
     return compiled.at_sizes((*sizes[:5], *tokens, *placed), strides, of_operands), prepared
 
@@ -147,6 +149,7 @@ def _template_of(call, dtype, backward, stats):
         call.program,
         dtype=TENSOR_DTYPES[dtype],
         layout="THD" if call.is_ragged else LAYOUT,
+        layouts={"k": LAYOUT, "v": LAYOUT} if call.place == MIXED else None,
         backward=backward,
         stats=stats,
         deterministic=call.deterministic,

@@ -12,13 +12,15 @@ import scoremod
 from scoremod.explanation import Explanation, Operand
 from scoremod.mask_map import decided
 from scoremod.program import operand_name
-from scoremod.signatures import Backends
+from scoremod.query_positions import named
+from scoremod.signatures import Backends, MaskName
 from scoremod.torch.api import call_of_arguments, checked
-from scoremod.torch.call import MEMORY, PAGED
+from scoremod.torch.call import MEMORY
 from scoremod.torch.execution import problem_of
 from scoremod.torch.function_keys import key_of
 from scoremod.torch.kept_traces import kept_trace
-from scoremod.torch.signatures import Lengths, MaskMod, MaxLength, PageTable, ScoreMod
+from scoremod.torch.query_starts import at_positions
+from scoremod.torch.signatures import Lengths, MaskMod, MaxLength, PageTable, QueryStart, ScoreMod
 from scoremod.torch.strides import empty_output, taken, taken_operand
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ def explain(
     score_mod: ScoreMod | None = None,
     block_mask: BlockMask | None = None,
     *,
-    mask_mod: MaskMod | None = None,
+    mask_mod: MaskMod | MaskName | None = None,
     enable_gqa: bool = True,
     lengths: Lengths = None,
     q_offsets: torch.Tensor | None = None,
@@ -41,6 +43,7 @@ def explain(
     max_length: MaxLength = None,
     sink: torch.Tensor | None = None,
     backends: Backends = None,
+    q_start: QueryStart = None,
 ) -> Explanation:
     """Explains what becomes of a call, with its backward; of pages the forward, where they are read in place.
 
@@ -62,7 +65,7 @@ def explain(
         As flex_attention.
     """
     sequences = q_offsets, kv_offsets, page_table, max_length, lengths
-    problem, traced, sources, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequences, sink, backends)
+    problem, traced, sources, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequences, sink, backends, q_start)
     program = traced.program
     operands = tuple(_operand(i, source, decl, tensor) for i, (source, decl, tensor) in enumerate(zip(sources, program.operands, tensors)))
     compiled = scoremod.explain(problem, backends=backends, memory=MEMORY[query.device.type], device=query.device.index if query.is_cuda else None)
@@ -79,7 +82,7 @@ def draw(
     score_mod: ScoreMod | None = None,
     block_mask: BlockMask | None = None,
     *,
-    mask_mod: MaskMod | None = None,
+    mask_mod: MaskMod | MaskName | None = None,
     enable_gqa: bool = True,
     **options: Any,
 ) -> Figure:
@@ -114,8 +117,11 @@ def _arrays(tensors):
     return {operand_name(i): (x.float() if x.is_floating_point() else x).numpy() for i, x in enumerate(arrays)}
 
 
-def _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequences=(None,) * 5, sink=None, backends=None):
+def _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequences=(None,) * 5, sink=None, backends=None, q_start=None):
     """(problem, KeptTrace, sources, tensors) of a call."""
+    mask_mod, q_start = named(mask_mod, q_start)
+    if q_start is not None:
+        score_mod, mask_mod = at_positions(q_start, query, key, (*sequences[:3], sequences[4]), score_mod, mask_mod)
     mask_mod, bound, options = call_of_arguments(query, key, value, block_mask, mask_mod, None, backends, sequences, sink)
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
     functions, captured = key_of(score_mod, mask_mod)
@@ -124,7 +130,7 @@ def _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequ
     q, k, v = (taken(tensor.detach()) for tensor in (query, key, value))
     call = options._replace(program=traced.program)
     of_call = [*tensors, *(tensor.detach() for tensor in bound)]
-    backward = call.place != PAGED
+    backward = not call.is_paged
     problem = problem_of(q, k, v, empty_output(q, v, call.output_dtype(q)), of_call, call, wanted=range(len(of_call)), backward=backward, stats=True)
     return problem, traced, sources, tensors
 

@@ -40,9 +40,10 @@ def _checked(tensor, batch, most, of):
     return checked_lengths(tensor, most, of)
 
 
-def with_sink(o, lse, sink):
+def with_sink(o, lse, sink, offsets_q=None):
     """(o, lse) of the softmax whose sums have exp(sink) beside the keys' terms, from those of the softmax without. Differentiable in all three; a
-    row without a key gives 0 and the sink, and so does any row whose sink is inf, whatever its keys hold."""
+    row without a key gives 0 and the sink, and so does any row whose sink is inf, whatever its keys hold. offsets_q: those of varlen queries, of which
+    tokens in no sequence keep their LSE."""
     sink = checked_sink(sink, lse.shape[1]).to(lse.dtype)
     if lse.dim() == 3:
         sink = sink[:, None]
@@ -53,7 +54,11 @@ def with_sink(o, lse, sink):
     share = torch.sigmoid(of_keys - number).masked_fill(is_none, 1)  # of an LSE's shape: what is left to the keys
     scaled = o.to(lse.dtype).masked_fill(takes_all[..., None], 0) * share[..., None]
     joined = torch.where(is_none, of_keys, torch.logaddexp(of_keys, number))
-    return scaled.to(o.dtype), torch.where(takes_all, sink, joined)
+    joined = torch.where(takes_all, sink, joined)
+    if offsets_q is not None:
+        token = torch.arange(lse.shape[0], device=lse.device)
+        joined = torch.where(((token >= offsets_q[0]) & (token < offsets_q[-1]))[:, None], joined, lse)
+    return scaled.to(o.dtype), joined
 
 
 def checked_sink(sink, heads):

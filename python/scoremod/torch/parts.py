@@ -11,11 +11,11 @@ from scoremod.attention import support
 from scoremod.errors import UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.large_operands import warn_of_large_operands
-from scoremod.torch.call import FLOAT8, MEMORY, PAGED, at_offsets
+from scoremod.torch.call import FLOAT8, MEMORY, RAGGED, at_offsets
 from scoremod.torch.captures import Computed
 from scoremod.torch.execution import problem_of
 from scoremod.torch.float8 import refuse_gradients
-from scoremod.torch.sequences import gathered
+from scoremod.torch.sequences import gathered, gathered_tokens
 from scoremod.torch.strides import empty_output, taken, taken_operand
 
 
@@ -24,6 +24,7 @@ class Part(NamedTuple):
 
     text: Call.text(); structure: that of Call.structure().
     sink_after: the sink that is applied to the output and the LSE, where no backend in question takes it as a field; None for none.
+    offsets_q: where the sequences of varlen queries begin and end; None for others.
     is_as_given: whether the caller's tensors are those of the call, and nothing comes after it.
     """
 
@@ -35,6 +36,7 @@ class Part(NamedTuple):
     text: str
     structure: str
     sink_after: torch.Tensor | None
+    offsets_q: torch.Tensor | None
     is_as_given: bool
 
 
@@ -48,10 +50,9 @@ def taken_part(query, key, value, traced, sources, bound, options):
     backward = learned and any(x.requires_grad for x in (query, key, value, *operands, *bound))
     if backward and query.dtype in FLOAT8:
         refuse_gradients(query, key, value, options)
-    is_gathered = options.place == PAGED and backward  # pages have no backward
+    is_gathered = options.is_paged and backward  # pages have no backward
     if is_gathered:
-        key, value, lengths = gathered(key, value, bound[:3])
-        bound, options = (lengths, *bound[3:]), options._replace(place=None)
+        key, value, bound, options = _gathered(key, value, bound, options)
     sink_after = None
     if options.sink and not _takes_sink(query, key, value, [*operands, *bound], options._replace(program=traced.program)):
         at = options.bound().index("sink")
@@ -68,7 +69,18 @@ def taken_part(query, key, value, traced, sources, bound, options):
     if structure is None:
         structure = traced.texts[of_all] = of_all._replace(program=traced.program).text()
     text = at_offsets(structure, options.offsets if options.has_offsets else None)
-    return Part(key, value, operands, wanted, backward, text, structure, sink_after, not is_gathered and sink_after is None)
+    is_as_given = not is_gathered and sink_after is None
+    return Part(key, value, operands, wanted, backward, text, structure, sink_after, bound[0] if options.is_ragged else None, is_as_given)
+
+
+def _gathered(key, value, bound, options):
+    """(key, value, bound, options) of a call on pages as one on the keys that they hold."""
+    if options.is_ragged:
+        key, value, places, most = gathered_tokens(key, value, bound[:4])
+        most = most if isinstance(most, int) else None  # a size that a compiler leaves open
+        return key, value, (*places, *bound[4:]), options._replace(place=RAGGED, longest=(options.longest[0], most))
+    key, value, lengths = gathered(key, value, bound[:3])
+    return key, value, (lengths, *bound[3:]), options._replace(place=None)
 
 
 def _computed(sources):
@@ -91,9 +103,7 @@ def _takes_sink(query, key, value, operands, call):
     if not all(isinstance(size, int) for size in sizes):
         return False  # sizes that torch.compile leaves open
     q, k, v = tensors
-    problem = problem_of(
-        q, k, v, empty_output(q, v, call.output_dtype(q)), operands, call, wanted=range(len(operands)), backward=call.place != PAGED, stats=True
-    )
+    problem = problem_of(q, k, v, empty_output(q, v, call.output_dtype(q)), operands, call, wanted=range(len(operands)), backward=not call.is_paged, stats=True)
     return _runs(problem, call.backends, MEMORY[query.device.type], os.environ.get("SCOREMOD_BACKENDS"))
 
 

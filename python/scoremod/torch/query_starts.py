@@ -1,4 +1,5 @@
-"""The start of each batch's queries in its sequence: a number, which is an index offset of the call, or a tensor, which the functions read."""
+"""The start of each batch's queries in its sequence: a number, which is an index offset of the call, or a tensor, which the functions read. Where queries
+end with their keys (bottom right), it is how many more keys there are."""
 
 import numbers
 
@@ -7,17 +8,26 @@ import torch
 from scoremod.arguments import int32
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError
+from scoremod.query_positions import is_bottom_right
 from scoremod.torch.call_options import NO_OFFSETS
 from scoremod.torch.checked_integers import checked_starts
 from scoremod.torch.dtensors import is_sharded
 from scoremod.torch.sequences import dense_int32
 
 
-def started(q_start, query, q_offsets, lengths, score_mod, mask_mod, offsets):
-    """(score_mod, mask_mod, offsets, whether these are a q_start alone) of flex_attention's arguments."""
+def started(q_start, query, key, sequences, score_mod, mask_mod, offsets):
+    """(score_mod, mask_mod, offsets, whether these are a q_start alone) of flex_attention's arguments. sequences: q_offsets, kv_offsets, page_table and
+    lengths."""
+    q_offsets, kv_offsets, page_table, lengths = sequences
     batch = q_offsets.shape[0] - 1 if isinstance(q_offsets, torch.Tensor) else query.shape[0]
     if is_sharded(q_start):
         q_start = q_start.full_tensor()
+    if is_bottom_right(q_start):
+        if offsets is not NO_OFFSETS:
+            raise InvalidArgumentError(f'q_start="{q_start}": expected no offsets beside it, found {offsets!r:.100}; give q_start as numbers')
+        q_start = _at_the_end(query, key, q_offsets, kv_offsets, page_table, lengths, batch)
+        if isinstance(q_start, torch.Tensor):
+            return *_at(q_start, score_mod, mask_mod), offsets, False
     if any(Offsets(*offsets)[2:3]):
         raise InvalidArgumentError(f"q_start: expected no offsets.query beside it, which says the same, found {Offsets(*offsets).query}; give one of them")
     if isinstance(q_start, torch.Tensor) and q_start.dim() == 1:
@@ -34,11 +44,46 @@ def started(q_start, query, q_offsets, lengths, score_mod, mask_mod, offsets):
     return score_mod, mask_mod, Offsets(*offsets)._replace(query=first), offsets is NO_OFFSETS
 
 
+def at_positions(q_start, query, key, sequences, score_mod, mask_mod):
+    """(score_mod, mask_mod) of indices alone, of flex_attention's arguments. sequences: those of started()."""
+    score_mod, mask_mod, offsets, _ = started(q_start, query, key, sequences, score_mod, mask_mod, NO_OFFSETS)
+    if offsets is NO_OFFSETS:
+        return score_mod, mask_mod
+    return _at(torch.full((query.shape[0],), offsets.query, dtype=torch.int32, device=query.device), score_mod, mask_mod)
+
+
 def _of_each_batch(q_start, query, batch):
-    starts = dense_int32("q_start", q_start, query, 1, "[batch]")
-    if starts.shape[0] != batch:
-        raise InvalidArgumentError(f"q_start: expected one for each of {batch} batches, found shape {tuple(starts.shape)}")
-    return checked_starts(starts)
+    return checked_starts(_integers("q_start", q_start, query, batch))
+
+
+def _integers(name, tensor, query, batch):
+    numbers = dense_int32(name, tensor, query, 1, "[batch]")
+    if numbers.shape[0] != batch:
+        raise InvalidArgumentError(f"{name}: expected one for each of {batch} batches, found shape {tuple(numbers.shape)}")
+    return numbers
+
+
+def _at_the_end(query, key, q_offsets, kv_offsets, page_table, lengths, batch):
+    """The q_start with which queries end where their keys do, below 0 where there are more queries: an integer from 0 on, or int32 [batch]."""
+    of_queries, of_keys = lengths if isinstance(lengths, (tuple, list)) and len(lengths) == 2 else (None, lengths)
+    queries = _count(query, q_offsets, of_queries, batch, "q_offsets")
+    if of_keys is None and page_table is not None:
+        raise InvalidArgumentError("page_table: expected lengths of the keys beside it, found none; give lengths=, of each batch")
+    keys = _count(query, q_offsets if kv_offsets is None and page_table is None else kv_offsets, of_keys, batch, "kv_offsets", key)
+    start = keys - queries
+    if isinstance(start, torch.Tensor) or start >= 0:
+        return start
+    return torch.full((batch,), start, dtype=torch.int32, device=query.device)
+
+
+def _count(query, offsets, lengths, batch, name, tensor=None):
+    """How many queries, or keys of `tensor`, the sequences have: int32 [batch], or one number for all."""
+    if lengths is not None:
+        lengths = lengths.full_tensor() if is_sharded(lengths) else lengths
+        return _integers("lengths", lengths, query, batch)
+    if offsets is not None:
+        return dense_int32(name, offsets, query, 1, "[batch + 1]").diff()
+    return (query if tensor is None else tensor).shape[-2]
 
 
 def _at(starts, score_mod, mask_mod):

@@ -1,4 +1,5 @@
-"""Varlen sequences and paged KV caches: flex_attention's arguments for them, checked as far as their numbers are known before the call."""
+"""Varlen sequences, paged KV caches and both at once, a mixed batch: flex_attention's arguments for them, checked as far as their numbers are known
+before the call."""
 
 from typing import NamedTuple
 
@@ -6,7 +7,7 @@ import torch
 
 from scoremod.arguments import int32
 from scoremod.errors import InvalidArgumentError
-from scoremod.torch.call import FLOAT8, PAGED, RAGGED
+from scoremod.torch.call import FLOAT8, MIXED, PAGED, RAGGED
 from scoremod.torch.captures import has_data, operand_tensor
 from scoremod.torch.checked_integers import checked_pages, int32_in_graph, on_host
 
@@ -14,8 +15,8 @@ from scoremod.torch.checked_integers import checked_pages, int32_in_graph, on_ho
 class Placed(NamedTuple):
     """The places of a call's sequences.
 
-    bound: the tensors of Ragged.bound, or of Paged.bound and the keys' lengths. most: the most queries and keys of a sequence. longest:
-    Call.longest. covers: whether each token is in a sequence, as far as that is known."""
+    bound: the tensors of Ragged.bound; of Paged.bound or RaggedPaged.bound, and the keys' lengths. most: the most queries and keys of a sequence.
+    longest: Call.longest. covers: whether each token is in a sequence, as far as that is known."""
 
     place: str
     batch: int
@@ -24,6 +25,10 @@ class Placed(NamedTuple):
     longest: tuple = (None, None)
     covers: bool = True
 
+    @property
+    def is_paged(self):
+        return self.place in (PAGED, MIXED)
+
 
 def placed_of(query, key, value, q_offsets, kv_offsets, page_table, max_length, lengths):
     """The Placed of flex_attention's arguments; None where tensors lie as usual."""
@@ -31,7 +36,8 @@ def placed_of(query, key, value, q_offsets, kv_offsets, page_table, max_length, 
         if max_length is not None:
             raise InvalidArgumentError("max_length: expected q_offsets beside it, found none; other tensors have their sequences' length")
         if page_table is not None:
-            return _pages(query, key, value, page_table, lengths)
+            _check_ranks(query, "[batch, heads, sequence, dim]", key, value)
+            return Placed(PAGED, query.shape[0], *_pages(query, key, page_table, lengths, query.shape[0], "batches"))
         for name, tensor in (("query", query), ("key", key), ("value", value)):
             if tensor.dim() != 4:
                 raise InvalidArgumentError(
@@ -39,7 +45,7 @@ def placed_of(query, key, value, q_offsets, kv_offsets, page_table, max_length, 
                 )
         return None
     if page_table is not None:
-        raise InvalidArgumentError("page_table: expected no q_offsets and kv_offsets beside it, found them; give each sequence a batch of its own")
+        return _mixed(query, key, value, q_offsets, kv_offsets, page_table, max_length, lengths)
     if q_offsets is None:
         raise InvalidArgumentError("kv_offsets: expected q_offsets beside them, found none; give those of the queries")
     for name, tensor in (("query", query), ("key", key), ("value", value)):
@@ -49,26 +55,45 @@ def placed_of(query, key, value, q_offsets, kv_offsets, page_table, max_length, 
 
 
 def _sequences(query, key, q_offsets, kv_offsets, max_length):
+    longest = _longest_of(max_length)
+    of_queries = _offsets("q_offsets", q_offsets, query, query, longest[0])
+    of_keys = _offsets("kv_offsets", kv_offsets, key, query, longest[1])
+    bound, most, longest, covers = zip(of_queries, of_keys)
+    if bound[0].shape != bound[1].shape:
+        raise InvalidArgumentError(f"kv_offsets: expected as many as q_offsets, {bound[0].shape[0]}, found {bound[1].shape[0]}")
+    return Placed(RAGGED, bound[0].shape[0] - 1, bound, most, longest, all(covers))
+
+
+def _mixed(query, key, value, q_offsets, kv_offsets, page_table, max_length, lengths):
+    if kv_offsets is not None:
+        raise InvalidArgumentError("page_table: expected no kv_offsets beside it, found them; page_table and lengths say where the keys are")
+    _check_ranks(query, "[tokens, heads, dim] with q_offsets", key, value)
+    offsets, most, longest, covers = _offsets("q_offsets", q_offsets, query, query, _longest_of(max_length)[0])
+    batch = offsets.shape[0] - 1
+    bound, (_, most_keys) = _pages(query, key, page_table, lengths, batch, "sequences")
+    return Placed(MIXED, batch, (offsets, *bound), (most, most_keys), (longest, None), covers)
+
+
+def _longest_of(max_length):
+    """[of queries, of keys], None for those that aren't given."""
     longest = tuple(max_length) if isinstance(max_length, (tuple, list)) else (max_length, max_length)
     if len(longest) != 2:
         raise InvalidArgumentError(f"max_length: expected a number, or a pair for queries and keys, found {max_length!r}")
     longest = [None if most is None else int32(most, "max_length") for most in longest]
     if any(most is not None and most < 1 for most in longest):
         raise InvalidArgumentError(f"max_length: expected the most tokens that a sequence has, at least 1, found {max_length!r}")
-    bound, most, covers = [], [], True
-    for i, (name, offsets, tensor) in enumerate((("q_offsets", q_offsets, query), ("kv_offsets", kv_offsets, key))):
-        offsets = dense_int32(name, offsets, query, 1, "[batch + 1]")
-        if offsets.shape[0] < 2:
-            raise InvalidArgumentError(f"{name}: expected at least 2 numbers, where the first sequence begins and ends; found {offsets.shape[0]}")
-        bound.append(offsets)
-        most.append(tensor.shape[0] if longest[i] is None else longest[i])
-        if _is_known(offsets):
-            numbers = offsets.tolist()
-            most[i], longest[i] = _checked(name, numbers, tensor.shape[0], longest[i])
-            covers = covers and numbers[0] == 0 and numbers[-1] == tensor.shape[0]
-    if bound[0].shape != bound[1].shape:
-        raise InvalidArgumentError(f"kv_offsets: expected as many as q_offsets, {bound[0].shape[0]}, found {bound[1].shape[0]}")
-    return Placed(RAGGED, bound[0].shape[0] - 1, tuple(bound), tuple(most), tuple(longest), covers)
+    return longest
+
+
+def _offsets(name, offsets, tensor, query, longest):
+    """(int32 offsets, the most tokens of a sequence of `tensor`, that of Call.longest, whether each token is in a sequence as far as that is known)."""
+    offsets = dense_int32(name, offsets, query, 1, "[batch + 1]")
+    if offsets.shape[0] < 2:
+        raise InvalidArgumentError(f"{name}: expected at least 2 numbers, where the first sequence begins and ends; found {offsets.shape[0]}")
+    if not _is_known(offsets):
+        return offsets, tensor.shape[0] if longest is None else longest, longest, True
+    numbers = offsets.tolist()
+    return offsets, *_checked(name, numbers, tensor.shape[0], longest), numbers[0] == 0 and numbers[-1] == tensor.shape[0]
 
 
 def known_lengths(offsets, tokens, longest):
@@ -99,27 +124,33 @@ def _shown(numbers):
     return numbers if len(numbers) <= 16 else f"[{', '.join(map(str, numbers[:8]))}, ... {', '.join(map(str, numbers[-8:]))}]"
 
 
-def _pages(query, key, value, page_table, lengths):
+def _check_ranks(query, expected, key, value):
+    pages = "[pages, heads, page size, dim] with a page_table"
+    for name, tensor, rank, what in (("query", query, expected.count(",") + 1, expected), ("key", key, 4, pages), ("value", value, 4, pages)):
+        if tensor.dim() != rank:
+            raise InvalidArgumentError(f"{name}: expected {rank} dimensions {what}, found shape {tuple(tensor.shape)}")
+    if value.shape[2] != key.shape[2]:
+        raise InvalidArgumentError(f"value: expected pages of key's {key.shape[2]} positions, found {value.shape[2]} in shape {tuple(value.shape)}")
+
+
+def _pages(query, key, page_table, lengths, batch, of):
+    """((page table of keys, that of values, lengths of keys), (the most queries, the most keys of a sequence)). of: what there are `batch` of."""
     tables = page_table if isinstance(page_table, (tuple, list)) else (page_table, page_table)
     if len(tables) != 2:
         raise InvalidArgumentError(f"page_table: expected one table or a pair, of keys and of values, found {len(tables)}")
     of_keys = lengths[1] if isinstance(lengths, (tuple, list)) else lengths
     if of_keys is None:
         raise InvalidArgumentError("page_table: expected lengths of the keys beside it, found none; give lengths=, of each batch")
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if tensor.dim() != 4:
-            what = "[batch, heads, sequence, dim]" if name == "query" else "[blocks, heads, positions of a block, dim] with a page_table"
-            raise InvalidArgumentError(f"{name}: expected 4 dimensions {what}, found shape {tuple(tensor.shape)}")
     tables = [dense_int32("page_table", table, query, 2, "[batch, blocks of a sequence]") for table in tables]
     for table in tables:
-        if table.shape[0] != query.shape[0] or table.shape[1] < 1 or table.shape != tables[0].shape:
+        if table.shape[0] != batch or table.shape[1] < 1 or table.shape != tables[0].shape:
             found = " and ".join(str(tuple(each.shape)) for each in tables)
-            batches = f"query's {query.shape[0]} batches"
+            batches = f"query's {batch} {of}"
             raise InvalidArgumentError(f"page_table: expected a row of blocks for each of {batches}, alike for keys and values; found {found}")
     of_keys = dense_int32("lengths", of_keys, query, 1, "[batch]")
-    if of_keys.shape[0] != query.shape[0]:
-        raise InvalidArgumentError(f"lengths: expected a length for each of query's {query.shape[0]} batches, found shape {tuple(of_keys.shape)}")
-    return Placed(PAGED, query.shape[0], (*tables, of_keys), (query.shape[2], tables[0].shape[1] * key.shape[2]))
+    if of_keys.shape[0] != batch:
+        raise InvalidArgumentError(f"lengths: expected a length for each of query's {batch} {of}, found shape {tuple(of_keys.shape)}")
+    return (*tables, of_keys), (query.shape[-2], tables[0].shape[1] * key.shape[2])
 
 
 def dense_int32(name, tensor, query, rank, meaning):
@@ -149,6 +180,16 @@ def gathered(key, value, bound):
         if not on_host(table):
             lengths = _ended(lengths, (table >= 0) & (table < pool.shape[0]), pool.shape[2])
     return *(_gathered(pool, checked_pages(table, lengths, pool.shape[0], pool.shape[2]), lengths) for pool, table in pools), lengths
+
+
+def gathered_tokens(key, value, bound):
+    """(key, value, tensors of Ragged.bound and lengths, the most keys of a sequence) of a mixed batch: the keys of each sequence in memory of their own,
+    [tokens, heads, dim]. bound: that of a mixed batch."""
+    q_offsets, *pages = bound
+    key, value, lengths = gathered(key, value, pages)
+    batch, most = lengths.shape[0], key.shape[2]
+    kv_offsets = torch.arange(batch + 1, dtype=torch.int32, device=key.device) * most
+    return *(each.transpose(1, 2).flatten(0, 1) for each in (key, value)), (q_offsets, kv_offsets, lengths), most
 
 
 def _ended(lengths, is_block, block_size):

@@ -1,6 +1,7 @@
 """Types of arguments that several public functions have. flex_attention's docstring says what each means."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 
@@ -10,3 +11,4 @@ MaskMod = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], tor
 Lengths = torch.Tensor | tuple[torch.Tensor | None, torch.Tensor | None] | None
 PageTable = torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None
 MaxLength = int | tuple[int, int] | None
+QueryStart = int | torch.Tensor | Literal["bottom_right"] | None

@@ -367,7 +367,7 @@ class Tracer:
                 raise InvalidArgumentError(f"{self._described(base)}, indexed at {_line()}: expected an index below {extent}, found {position}")
             return self.builder.constant(position % extent, "i32")
         if op in AXES:
-            if self.extents.are_limits and op in ("q_idx", "kv_idx") and self.extents.end(op) > extent:
+            if op in self.extents.are_limits and self.extents.end(op) > extent:
                 return self.builder.op("min", node, self.builder.constant(extent - 1, "i32"))
             self._check_extent(base, dim, op)
             return node

@@ -1,0 +1,55 @@
+"""The index of each sequence's first query, as what the functions see as q_idx."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from scoremod.errors import InvalidArgumentError
+from scoremod.jax.arrays import array_of, host_numbers, whole
+from scoremod.jax.lengths_and_sinks import checked_lengths
+from scoremod.query_positions import is_bottom_right
+
+
+def started(q_start, query, key, layout, placed, lengths, score_mod, mask_mod):
+    """(score_mod, mask_mod) of indices, for functions of positions. placed: the Sequences, Pages or MixedBatch; None for dense tensors."""
+    batch = query.shape[layout.index("B")] if placed is None else placed.batch
+    start = _at_the_end(query, key, layout, placed, lengths, batch) if is_bottom_right(q_start) else _given(q_start, batch)
+    of_batches = start if getattr(start, "shape", ()) else None
+
+    def at(b, q_idx):
+        return q_idx + (start if of_batches is None else of_batches[b])  # pyright: ignore[reportIndexIssue]
+
+    def score_mod_at_positions(score, b, h, q_idx, kv_idx):
+        return score_mod(score, b, h, at(b, q_idx), kv_idx)
+
+    def mask_mod_at_positions(b, h, q_idx, kv_idx):
+        return mask_mod(b, h, at(b, q_idx), kv_idx)
+
+    return None if score_mod is None else score_mod_at_positions, None if mask_mod is None else mask_mod_at_positions
+
+
+def _given(q_start, batch):
+    expected = f"an integer, or an integer array of shape ({batch},), one for each batch"
+    start = array_of("q_start", q_start, expected)
+    if start.shape not in ((), (batch,)) or not jnp.issubdtype(start.dtype, jnp.integer):
+        raise InvalidArgumentError(f"q_start: expected {expected}; found {start.dtype} of shape {start.shape}")
+    known = host_numbers(q_start)
+    if known is not None and known.size and known.min() < 0:
+        raise InvalidArgumentError(f"q_start: expected indices from 0 on, found {known.min()}")
+    return whole(start).astype(jnp.int32)
+
+
+def _at_the_end(query, key, layout, placed, lengths, batch):
+    """How many more keys than queries each sequence has, int32 [batch]; one number where all have as many. Below 0 where there are more queries."""
+    of_queries, of_keys = checked_lengths(lengths, batch) if lengths is not None else (None, None)
+    queries, keys = placed.counts() if placed is not None else (None, None)
+    if of_queries is not None:
+        queries = of_queries
+    elif queries is None:
+        queries = query.shape[layout.index("S")]
+    if of_keys is not None:
+        keys = of_keys
+    elif keys is None:
+        keys = key.shape[layout.index("S")]
+    start = keys - queries
+    return start if isinstance(start, int) else jnp.asarray(start, jnp.int32)
