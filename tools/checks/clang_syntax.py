@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Lets a compiler check C++ sources without making anything of them, in random order, as many as a limited time allows.
+"""Lets a compiler check the public headers, and C++ sources in random order, as many as a limited time allows. It makes nothing of them.
 
 usage: clang_syntax.py COMPILE_COMMANDS SECONDS [--seed N] [--jobs N]
 
-COMPILE_COMMANDS is the compile_commands.json of a build that was configured with the compiler. The public headers come first, all of them; then the
-sources of src. It prints the seed, by which the order comes again, and what the compiler says of each file with an error. The exit code is 1 then.
+COMPILE_COMMANDS is the compile_commands.json of a build that was configured with the compiler. The public headers come first, all of them; then
+SECONDS are for the sources of src. It prints the seed, by which the order comes again, and what the compiler says of each file with an error. The exit
+code is 1 then.
 """
 
 import argparse
@@ -51,7 +52,6 @@ def main():
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
-    end = time.monotonic() + options.seconds
     sources = sorted(commands_of(options.commands))
     if not sources:
         sys.exit(f"expected sources of src in {options.commands}, found none")
@@ -60,6 +60,7 @@ def main():
     first = list(headers(compiler))
     with ThreadPoolExecutor(options.jobs) as threads:
         complaints = list(threads.map(check, first))
+        end = time.monotonic() + options.seconds
         complaints += threads.map(lambda each: check(each) if time.monotonic() < end else None, sources)
     checked, failed = [each for each in complaints if each is not None], list(filter(None, complaints))
     print("\n".join(failed))
