@@ -2,6 +2,8 @@
 
 import collections
 import dataclasses
+import runpy
+from pathlib import Path
 
 import pytest
 import sdpa_in_torch
@@ -54,3 +56,17 @@ def test_a_mask_that_is_off_by_one_is_found(kind):
     problem = next(p for p in drawn if p.kind == kind and p.right == 0 and min(p.lengths_q + p.lengths_kv) > 3)
     with pytest.raises(AssertionError, match="from float64"):
         sdpa_in_torch.held(problem, masked_as=dataclasses.replace(problem, right=1))
+
+
+def test_the_devices_script_counts_what_is_wrong(monkeypatch, capsys):
+    script = runpy.run_path(str(Path(__file__).resolve().parents[3] / "tools" / "device" / "sdpa_problems.py"))
+    few = ["2", "7", "--device", "cpu", "--longest", "12", "--widest", "16"]
+    assert script["main"](few) == 0
+    assert "seed 7, on cpu" in (said := capsys.readouterr().out) and "2 right, 0 refused, 0 wrong" in said
+
+    def wrong(problem, device):
+        raise AssertionError(f"{problem.seed} is off")
+
+    monkeypatch.setattr(sdpa_in_torch, "held", wrong)
+    assert script["main"](few) == 1
+    assert "8 is off" in (said := capsys.readouterr().out) and "0 right, 0 refused, 2 wrong" in said
