@@ -3,6 +3,9 @@
 
 #include "backend/cuda/dropout_argument.cuh"
 
+/// The place_step of a ragged tensor. A paged one's is never negative, so that it tells ragged queries from paged keys.
+constexpr long long kOffsetsStep = -1;
+
 /// A tensor of four dimensions; strides are in elements. A varlen tensor packs all batches one after the other. In a
 /// paged KV cache `batch` is the stride between pages; RowsOf of shared/tiles.cuh finds the rows.
 struct TensorArgument {

@@ -97,7 +97,7 @@ using Rows = RowsOf<Element>;
 template <class Of = Element>
 SCOREMOD_FUNCTION RowsOf<Of> rows_of(const TensorArgument& tensor, int b, int h) {
   RowsOf<Of> rows{(Of*)tensor.data + h * tensor.head, tensor.row, tensor.dim, tensor.aligned != 0};
-  if (kPaged && tensor.places != nullptr) {
+  if (kPaged && tensor.places != nullptr && (!kRaggedQueries || tensor.place_step != kOffsetsStep)) {
     rows.pages = tensor.places + b * tensor.place_batch;
     rows.page_step = tensor.place_step;
     rows.block = tensor.batch;

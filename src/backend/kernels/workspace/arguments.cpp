@@ -75,7 +75,7 @@ device::TensorArgument tensor_argument(const AttentionProblem& problem, problem:
   if (!places) return tensor;
   tensor.count = static_cast<int>(addressing.offsets() ? shape.sequence : shape.batch);
   tensor.place_batch = places->outer;
-  tensor.place_step = places->inner;
+  tensor.place_step = addressing.offsets() ? device::kOffsetsStep : places->inner;
   if (!operands.empty()) tensor.places = places->at(operands, 0);
   return tensor;
 }

@@ -133,6 +133,20 @@ TEST(PersistentSplitKvByLengths, AreRightForManyShortSequences) {
   for (std::size_t i = 0; i < lengths.size(); ++i) lengths[i] = static_cast<std::int32_t>(i * 7 % 41);
   test::expect_right(check_of(test, inputs_of(test, lengths), shape_of(test.problem, 16, 4)));
 }
+/// Queries of a batch lie one sequence after the other, and some sequences have none.
+checking::CheckCase with_ragged_queries(checking::CheckCase test) {
+  AttentionProblem& p = test.problem;
+  p.tokens_q = std::max<std::int64_t>(p.batch * p.seq_q * 3 / 5, 1);
+  p.q = p.o = {Layout::kTHD, {}};
+  p = problem::with_implied_operands(std::move(p));
+  return test;
+}
+TEST(PersistentSplitKvByLengths, AreRightForRaggedQueriesOverPages) {
+  const checking::CheckCase test = with_ragged_queries(paged_case({7, 8, 2, 9, 500, 32, 16}));
+  for (const std::uint64_t seed : {1, 2})
+    test::expect_right(
+        check_of(test, inputs_of(test, {500, 0, 31, 470, 64, 1, 0}, seed), shape_of(test.problem, 32, 4)));
+}
 TEST(PersistentSplitKvByLengths, AreRightWithoutAnyKey) {
   const checking::CheckCase test = paged_case({3, 4, 2, 2, 100, 32, 16});
   test::expect_right(check_of(test, inputs_of(test, {0, 0, 0}), shape_of(test.problem, 16, 6)));
@@ -177,6 +191,7 @@ RandomCase random_case(std::uint64_t seed) {
   AttentionProblem& p = made.test.problem;
   p.sink = below(3) == 0 ? Sink::kOffByOne : Sink::kNone;
   p.max_logit = below(3) == 0;
+  if (below(3) == 0) made.test = with_ragged_queries(std::move(made.test));
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const std::int64_t kind = below(4);
     made.lengths.push_back(static_cast<std::int32_t>(kind == 0 ? 0 : kind == 1 ? longest : below(longest + 1)));
