@@ -10,6 +10,7 @@ from scoremod.jax.fused_attn import fused_attn
 from scoremod.jax.kept_results import CHECKPOINT_NAMES
 from scoremod.jax.merged import merge
 from scoremod.jax.named_masks import SequenceDescriptor
+from scoremod.jax.page_append import append_to_pages
 
 __all__ = [
     "BACKWARD",
@@ -19,6 +20,7 @@ __all__ = [
     "Explanation",
     "Operand",
     "SequenceDescriptor",
+    "append_to_pages",
     "draw",
     "explain",
     "flex_attention",

@@ -18,6 +18,7 @@ from scoremod.torch.api import flex_attention
 from scoremod.torch.context_parallel import context_parallel_attention
 from scoremod.torch.explain import draw, explain, support
 from scoremod.torch.merged import merge
+from scoremod.torch.page_append import append_to_pages
 from scoremod.torch.stripes import stripe, unstripe
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "FlexKernelOptions",
     "Operand",
     "and_masks",
+    "append_to_pages",
     "context_parallel_attention",
     "create_block_mask",
     "create_mask",

@@ -1,0 +1,117 @@
+"""New keys and values of a step, written into the pages of a KV cache."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from scoremod.errors import InvalidArgumentError
+from scoremod.jax.arrays import host_numbers, jax_array
+
+
+def append_to_pages(
+    k_pages: ArrayLike,
+    v_pages: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    page_table: ArrayLike,
+    lengths: ArrayLike,
+    offsets: ArrayLike | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """A paged KV cache with new keys and values in it.
+
+    Inside a jitted function that donates the cache (donate_argnums), XLA writes in place.
+
+    Parameters
+    ----------
+    k_pages, v_pages : array [pages, page size, KV heads, dim]
+        The cache.
+    key, value : array [tokens, KV heads, dim], or [batch, sequence, KV heads, dim]
+        The new ones: one sequence after the other with `offsets`, or equally many for each sequence without.
+    page_table : integer array [batch, pages of a sequence]
+        Position j of a sequence is in page page_table[b, j // page size]. No two sequences may write to one place.
+    lengths : integer array [batch]
+        How many keys each sequence has with the new ones, which come last; flex_attention takes the same.
+    offsets : integer array [batch + 1], optional
+        Sequence b has the new tokens from offsets[b] up to offsets[b + 1]: flex_attention's q_offsets. Tokens in no sequence are not written.
+
+    Returns
+    -------
+    tuple of two arrays
+        The new k_pages and v_pages.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For arrays that don't fit, and for places that the cache has not where the host knows them. Other such tokens are not written.
+    """
+    k_pages, v_pages, key, value = (jax_array(name, x) for name, x in (("k_pages", k_pages), ("v_pages", v_pages), ("key", key), ("value", value)))
+    table, ends = _integers("page_table", page_table, 2), _integers("lengths", lengths, 1)
+    batch = table.shape[0]
+    _check(k_pages, v_pages, key, value, 4 if offsets is None else 3)
+    if ends.shape != (batch,):
+        raise InvalidArgumentError(f"lengths: expected a length for each of page_table's {batch} rows, found shape {ends.shape}")
+    if offsets is None:
+        if key.shape[0] != batch:
+            raise InvalidArgumentError(f"key: expected a batch for each of page_table's {batch} rows, found shape {key.shape}")
+        offsets = np.arange(batch + 1, dtype=np.int32) * key.shape[1]
+        key, value = (x.reshape(-1, *x.shape[2:]) for x in (key, value))
+    if _integers("offsets", offsets, 1).shape != (batch + 1,):
+        raise InvalidArgumentError(f"offsets: expected {batch + 1} numbers, one more than page_table has rows, found shape {jnp.shape(offsets)}")
+    if key.shape[0] == 0 or table.size == 0:
+        return k_pages, v_pages
+    known = [host_numbers(x) for x in (offsets, lengths, page_table)]
+    pages, page_size = k_pages.shape[:2]
+    if all(each is not None for each in known):
+        of_tokens, of_keys, of_pages = known
+        _check_places(_places(np, of_tokens, of_keys, of_pages, key.shape[0], page_size), pages)
+    page, position, _ = _places(jnp, _integers("offsets", offsets, 1), ends, table, key.shape[0], page_size)
+    page = jnp.where((page >= 0) & (page < pages), page, pages)  # which the scatter drops
+    return tuple(pool.at[page, position].set(new, mode="drop") for pool, new in ((k_pages, key), (v_pages, value)))  # pyright: ignore[reportReturnType]
+
+
+def _integers(name, given, rank):
+    array = jax_array(name, given)
+    if array.ndim != rank or not jnp.issubdtype(array.dtype, jnp.integer):
+        raise InvalidArgumentError(f"{name}: expected an integer array of {rank} dimensions, found {array.dtype} of shape {array.shape}")
+    return array.astype(jnp.int32)
+
+
+def _check(k_pages, v_pages, key, value, rank):
+    for name, pool, new in (("key", k_pages, key), ("value", v_pages, value)):
+        if pool.ndim != 4 or pool.shape[:3] != k_pages.shape[:3]:
+            raise InvalidArgumentError(
+                f"{name[0]}_pages: expected [pages, page size, KV heads, dim], alike for keys and values but for dim, found shape {pool.shape}"
+            )
+        if new.ndim != rank:
+            what = "[tokens, KV heads, dim] with offsets" if rank == 3 else "[batch, sequence, KV heads, dim] without offsets"
+            raise InvalidArgumentError(f"{name}: expected {what}, found shape {new.shape}")
+        if new.shape[-2:] != pool.shape[2:] or new.shape[:-1] != key.shape[:-1] or new.dtype != pool.dtype:
+            raise InvalidArgumentError(
+                f"{name}: expected {pool.dtype} with {pool.shape[2]} heads and a head dim of {pool.shape[3]}, as the pages have, alike for key and value; "
+                f"found {new.dtype} of shape {new.shape}"
+            )
+
+
+def _places(xp, offsets, lengths, table, tokens, page_size):
+    """(page, position in it, sequence) of each token: page -1 for a token of no sequence, -2 for one beyond its sequence's pages."""
+    token = xp.arange(tokens, dtype=np.int32)
+    sequence = xp.searchsorted(offsets, token, side="right") - 1
+    inside = (sequence >= 0) & (sequence < table.shape[0])
+    sequence = xp.clip(sequence, 0, table.shape[0] - 1)
+    place = lengths[sequence] - offsets[sequence + 1] + token
+    fits = (place >= 0) & (place < table.shape[1] * page_size)
+    page = table[sequence, xp.clip(place // page_size, 0, table.shape[1] - 1)]
+    return xp.where(inside, xp.where(fits & (page >= 0), page, -2), -1), place % page_size, sequence
+
+
+def _check_places(places, pages):
+    page, _, sequence = places
+    wrong = np.flatnonzero((page == -2) | (page >= pages))
+    if wrong.size:
+        raise InvalidArgumentError(
+            f"append_to_pages: expected a place in the cache for each new token, found none for token {wrong[0]} of sequence {sequence[wrong[0]]}: its length, "
+            f"less what comes after the token, is below 0 or beyond its row of page_table, or the page there is none of 0 to {pages - 1}"
+        )

@@ -1,0 +1,119 @@
+"""New keys and values of a step, written into the pages of a KV cache."""
+
+import torch
+
+from scoremod.errors import InvalidArgumentError
+from scoremod.torch.checked_integers import on_host
+from scoremod.torch.sequences import dense_int32
+
+_library = torch.library.Library("scoremod", "FRAGMENT")
+_library.define("fitting_slots(Tensor slots, Tensor sequence, SymInt pages, SymInt page_size) -> Tensor")
+
+
+def append_to_pages(
+    k_pages: torch.Tensor,
+    v_pages: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    page_table: torch.Tensor,
+    lengths: torch.Tensor,
+    offsets: torch.Tensor | None = None,
+) -> None:
+    """Writes new keys and values into a paged KV cache, in place.
+
+    Parameters
+    ----------
+    k_pages, v_pages : Tensor [pages, KV heads, page size, dim]
+        The cache, in any strides. It has no gradient.
+    key, value : Tensor [tokens, KV heads, dim], or [batch, KV heads, sequence, dim]
+        The new ones: one sequence after the other with `offsets`, or equally many for each sequence without.
+    page_table : integer Tensor [batch, pages of a sequence]
+        Position j of a sequence is in page page_table[b, j // page size]. No two sequences may write to one place.
+    lengths : integer Tensor [batch]
+        How many keys each sequence has with the new ones, which come last; flex_attention takes the same.
+    offsets : integer Tensor [batch + 1], optional
+        Sequence b has the new tokens from offsets[b] up to offsets[b + 1]: flex_attention's q_offsets. Tokens in no sequence are not written.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For tensors that don't fit, and in host memory for places that the cache has not. In device memory such tokens are not written. Nothing waits
+        for a device.
+    """
+    _check_pools(k_pages, v_pages, key, value, 4 if offsets is None else 3)
+    table, lengths = dense_int32("page_table", page_table, k_pages, 2, "[batch, pages of a sequence]"), dense_int32("lengths", lengths, k_pages, 1, "[batch]")
+    batch, width = table.shape
+    if lengths.shape[0] != batch:
+        raise InvalidArgumentError(f"lengths: expected a length for each of page_table's {batch} rows, found shape {tuple(lengths.shape)}")
+    if offsets is None:
+        if key.shape[0] != batch:
+            raise InvalidArgumentError(f"key: expected a batch for each of page_table's {batch} rows, found shape {tuple(key.shape)}")
+        count = key.shape[2]
+        offsets = torch.arange(batch + 1, dtype=torch.int32, device=key.device) * count
+        key, value = (each.transpose(1, 2).flatten(0, 1) for each in (key, value))
+    else:
+        offsets = dense_int32("offsets", offsets, k_pages, 1, "[batch + 1]")
+        if offsets.shape[0] != batch + 1:
+            raise InvalidArgumentError(f"offsets: expected {batch + 1} numbers, one more than page_table has rows, found {offsets.shape[0]}")
+    if key.shape[0] == 0 or width == 0:
+        return
+    pages, page_size = k_pages.shape[0], k_pages.shape[2]
+    slots, sequence = _slots(offsets, lengths, table, key.shape[0], page_size)
+    if on_host(slots):
+        slots = torch.ops.scoremod.fitting_slots(slots, sequence, pages, page_size)
+    is_written = (slots >= 0) & (slots < pages * page_size)
+    # Tokens that are not written go where the first that is goes, with its numbers. Without any, numbers of the cache are written over themselves.
+    source = torch.where(is_written, torch.arange(key.shape[0], device=key.device), is_written.int().argmax())
+    slots, any_written = torch.where(is_written.any(), slots[source], 0), is_written.any()
+    heads = torch.arange(k_pages.shape[1], device=key.device)[None]
+    at = (slots // page_size)[:, None], heads, (slots % page_size)[:, None]
+    with torch.no_grad():
+        for pool, new in ((k_pages, key), (v_pages, value)):
+            pool.index_put_(at, torch.where(any_written, new[source], pool[at]))
+
+
+def _check_pools(k_pages, v_pages, key, value, rank):
+    for name, pool, new in (("key", k_pages, key), ("value", v_pages, value)):
+        if pool.dim() != 4 or pool.shape[:3] != k_pages.shape[:3]:
+            raise InvalidArgumentError(
+                f"{name[0]}_pages: expected [pages, KV heads, page size, dim], alike for keys and values but for dim, found shape {tuple(pool.shape)}"
+            )
+        if new.dim() != rank:
+            what = "[tokens, KV heads, dim] with offsets" if rank == 3 else "[batch, KV heads, sequence, dim] without offsets"
+            raise InvalidArgumentError(f"{name}: expected {what}, found shape {tuple(new.shape)}")
+        if new.shape[1] != pool.shape[1] or new.shape[-1] != pool.shape[3] or new.shape[:-1] != key.shape[:-1]:
+            raise InvalidArgumentError(
+                f"{name}: expected {pool.shape[1]} heads and a head dim of {pool.shape[3]}, as the pages have, alike for key and value; found shape "
+                f"{tuple(new.shape)}"
+            )
+        if new.dtype != pool.dtype or new.device != pool.device:
+            raise InvalidArgumentError(f"{name}: expected {pool.dtype} on {pool.device}, as the pages are, found {new.dtype} on {new.device}")
+
+
+def _slots(offsets, lengths, table, tokens, page_size):
+    """(page * page size + position of each token, its sequence): -1 for a token of no sequence, and -2 for one whose place no page has."""
+    token = torch.arange(tokens, dtype=torch.int32, device=table.device)
+    sequence = torch.searchsorted(offsets, token, right=True, out_int32=True) - 1
+    inside = (sequence >= 0) & (sequence < table.shape[0])
+    sequence = sequence.clamp(0, table.shape[0] - 1)
+    place = (lengths[sequence] - offsets[sequence + 1] + token).long()
+    fits = (place >= 0) & (place < table.shape[1] * page_size)
+    page = table[sequence, (place // page_size).clamp(0, table.shape[1] - 1)].long()
+    slot = torch.where(fits & (page >= 0), page * page_size + place % page_size, -2)
+    return torch.where(inside, slot, -1), sequence
+
+
+def _fitting_slots(slots, sequence, pages, page_size):
+    """The slots, refused where one is no place of the cache."""
+    wrong = ((slots == -2) | (slots >= pages * page_size)).nonzero()
+    if wrong.numel():
+        token = int(wrong[0])
+        raise InvalidArgumentError(
+            f"append_to_pages: expected a place in the cache for each new token, found none for token {token} of sequence {int(sequence[token])}: its length, "
+            f"less what comes after the token, is below 0 or beyond its row of page_table, or the page there is none of 0 to {pages - 1}"
+        )
+    return slots.clone()
+
+
+_library.impl("fitting_slots", _fitting_slots, "CPU")
+torch.library.register_fake("scoremod::fitting_slots", lambda slots, *_: torch.empty_like(slots), lib=_library)

@@ -1,0 +1,100 @@
+"""New keys and values in the pages of a cache, against a loop over tokens."""
+
+import random as pseudo_random
+
+import pytest
+import torch
+
+import scoremod
+from scoremod.torch import append_to_pages, flex_attention
+
+
+def draw(seed):
+    """Arguments of append_to_pages, and what a loop over the tokens makes of the pages."""
+    choose, random = pseudo_random.Random(seed), torch.Generator().manual_seed(seed)
+    batch, page, width, heads = choose.randint(1, 4), choose.choice([1, 3, 4]), choose.randint(1, 4), choose.randint(1, 3)
+    pages = batch * width + 2
+    pools = [torch.randn(pages, page, heads, dim, generator=random).transpose(1, 2) for dim in (4, 6)]
+    pools = [pool.contiguous() for pool in pools] if choose.random() < 0.5 else pools
+    table = torch.randperm(pages, generator=random)[: batch * width].reshape(batch, width)
+    lengths = torch.tensor([choose.randint(0, width * page) for _ in range(batch)])
+    counts = [choose.randint(0, int(length)) for length in lengths]
+    before, after = choose.choice([(0, 0), (1, 2)])
+    offsets = torch.tensor([0, *counts]).cumsum(0) + before
+    tokens = int(offsets[-1]) + after
+    new = [torch.randn(tokens, heads, pool.shape[-1], generator=random) for pool in pools]
+    expected = [pool.clone() for pool in pools]
+    for b, (count, length) in enumerate(zip(counts, lengths.tolist())):
+        for i in range(count):
+            place = length - count + i
+            for pool, each in zip(expected, new):
+                pool[table[b, place // page], :, place % page] = each[offsets[b] + i]
+    return (*pools, *new, table, lengths, offsets), expected
+
+
+@pytest.mark.parametrize("road", ["eager", "compiled", "no check"])
+def test_random_appends(road, seed, monkeypatch):
+    run = append_to_pages
+    if road == "compiled":
+        torch._dynamo.reset()
+        run = torch.compile(append_to_pages, fullgraph=True, backend="aot_eager", dynamic=True)
+    if road == "no check":  # as on a device
+        monkeypatch.setattr("scoremod.torch.page_append.on_host", lambda tensor: False)
+    for number in range(4 if road == "compiled" else 60):
+        print("draw", number)
+        arguments, expected = draw(seed + number)
+        assert run(*arguments) is None
+        for pool, each in zip(arguments, expected):
+            assert torch.equal(pool, each)
+
+
+def test_equally_many_tokens_of_each_sequence_and_attention_to_them(seed):
+    """A step: the new keys are written, and the queries see them."""
+    random = torch.Generator().manual_seed(seed)
+    pools = list(torch.zeros(2, 9, 2, 4, 8).unbind())
+    keys, values = torch.randn(2, 2, 2, 7, 8, generator=random).unbind()
+    table, lengths = torch.randperm(9, generator=random)[:6].reshape(2, 3), torch.tensor([5, 5])
+    append_to_pages(*pools, keys[:, :, :5], values[:, :, :5], table, lengths)
+    append_to_pages(*pools, keys[:, :, 5:], values[:, :, 5:], table, lengths + 2)
+    query = torch.randn(2, 2, 2, 8, generator=random)
+    found = flex_attention(query, *pools, page_table=table, lengths=lengths + 2, mask_mod="causal_bottom_right")
+    torch.testing.assert_close(found, flex_attention(query, keys, values, mask_mod="causal_bottom_right"))
+
+
+def arguments(**changed):
+    pool, new = torch.zeros(6, 2, 4, 8), torch.ones(5, 2, 8)
+    given = dict(k_pages=pool, v_pages=pool.clone(), key=new, value=new, page_table=torch.tensor([[0, 1], [2, 3]]), lengths=torch.tensor([5, 8]), offsets=torch.tensor([0, 1, 5]))  # fmt: skip
+    return given | changed
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (dict(page_table=torch.tensor([[0, 1], [2, 6]])), "found none for token 1 of sequence 1"),
+        (dict(page_table=torch.tensor([[0, -1], [2, 3]])), "found none for token 0 of sequence 0"),
+        (dict(lengths=torch.tensor([5, 9])), "found none for token 4 of sequence 1"),
+        (dict(lengths=torch.tensor([5, 3])), "found none for token 1 of sequence 1"),
+        (dict(lengths=torch.tensor([5])), "lengths: expected a length for each of page_table's 2 rows"),
+        (dict(offsets=torch.tensor([0, 5])), "offsets: expected 3 numbers"),
+        (dict(offsets=None), r"key: expected \[batch, KV heads, sequence, dim\] without offsets"),
+        (dict(key=torch.ones(5, 1, 8)), "key: expected 2 heads and a head dim of 8"),
+        (dict(value=torch.ones(4, 2, 8)), "value: expected 2 heads .* alike for key and value"),
+        (dict(value=torch.ones(5, 2, 8, dtype=torch.bfloat16)), "value: expected torch.float32 on cpu"),
+        (dict(v_pages=torch.zeros(6, 2, 5, 8)), "v_pages: expected"),
+    ],
+)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_what_does_not_fit_is_refused_and_writes_nothing(changed, message, compiled):
+    given = arguments(**changed)
+    if compiled and "found none" not in message:
+        pytest.skip("what shapes tell is refused in the same lines")
+    run = torch.compile(append_to_pages, backend="aot_eager") if compiled else append_to_pages
+    with pytest.raises(scoremod.InvalidArgumentError, match=message):
+        run(**given)
+    assert not given["k_pages"].any()
+
+
+def test_learned_keys_leave_the_cache_without_a_gradient():
+    given = arguments(key=torch.ones(5, 2, 8, requires_grad=True))
+    append_to_pages(**given)
+    assert not given["k_pages"].requires_grad and given["k_pages"].any()
