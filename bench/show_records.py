@@ -24,6 +24,10 @@ PICTURES = {
 }
 # Page -> parts of it, each between marks that name it -> the record that it shows, and the script and its function that write it.
 PARTS = {
+    "docs/internals/testing.md": {
+        "foreign suites": ("bench/results/foreign_suites.json", "foreign/tables.py", "suites"),
+        "foreign differences": ("bench/results/foreign_suites.json", "foreign/tables.py", "differences"),
+    },
     "docs/internals/peers.md": {
         "all cases": ("bench/results/peers.json", "peers/choices.py", "table"),
     },
