@@ -1,0 +1,249 @@
+"""flash_attn's functions and arguments over flex_attention, for whoever calls them by these names: tensors are [batch, sequence, heads, dim]."""
+
+import torch
+
+from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.torch.api import flex_attention
+from scoremod.torch.page_append import append_to_pages
+
+_NO_WINDOW = (-1, -1)
+
+
+def flash_attn_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int | None, int | None] = _NO_WINDOW,
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    *,
+    s_aux: torch.Tensor | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor, None]:
+    """Attention of dense tensors. Each last query stands at the last key, for causal masks, windows and ALiBi.
+
+    Parameters
+    ----------
+    q, k, v : Tensor [batch, sequence, heads, dim]
+        k and v may have fewer heads, a divisor of q's.
+    dropout_p, softmax_scale, deterministic
+        flex_attention's dropout_p, scale and deterministic.
+    causal : bool
+        Whether a query sees no key after it.
+    window_size : (int, int)
+        How many keys before and after itself a query sees; -1 or None for all.
+    softcap : float
+        The bound of scores, cap * tanh(score / cap); 0 for none.
+    alibi_slopes : Tensor [heads] or [batch, heads], optional
+        The slope of -|distance| that is added to scores.
+    return_attn_probs : bool
+        Also returns the float32 log-sum-exp [batch, heads, sequence], and None in place of probabilities.
+    s_aux : Tensor [heads], optional
+        flex_attention's sink.
+
+    Returns
+    -------
+    Tensor [batch, sequence, heads, dim], or a tuple of it, the log-sum-exp and None
+
+    Raises
+    ------
+    InvalidArgumentError, UnsupportedError
+        As flex_attention.
+    """
+    functions = _functions(causal, window_size, softcap, alibi_slopes)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    o, lse = _attend(q, k, v, functions, softmax_scale, s_aux, dropout_p=dropout_p, deterministic=deterministic or None)
+    o = o.transpose(1, 2)
+    return (o, lse, None) if return_attn_probs else o
+
+
+def flash_attn_varlen_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int | None, int | None] = _NO_WINDOW,
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: torch.Tensor | None = None,
+    *,
+    seqused_k: torch.Tensor | None = None,
+    s_aux: torch.Tensor | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor, None]:
+    """Attention of sequences one after the other, whose keys may be in a paged KV cache.
+
+    Parameters
+    ----------
+    q : Tensor [tokens, heads, dim]
+    k, v : Tensor [tokens, KV heads, dim]
+        With a block_table [pages, page size, KV heads, dim].
+    cu_seqlens_q, cu_seqlens_k : integer Tensor [batch + 1]
+        Where sequences begin and end. Without cu_seqlens_k, seqused_k says how many keys there are in pages.
+    max_seqlen_q, max_seqlen_k : int, optional
+        The most queries and keys of a sequence.
+    dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, s_aux
+        flash_attn_func's.
+    return_attn_probs : bool
+        Also returns the float32 log-sum-exp [heads, tokens], and None in place of probabilities.
+    block_table : integer Tensor [batch, pages of a sequence], optional
+        flex_attention's page_table.
+    seqused_k : integer Tensor [batch], optional
+        How many keys of each sequence take part.
+
+    Returns
+    -------
+    Tensor [tokens, heads, dim], or a tuple of it, the log-sum-exp and None
+
+    Raises
+    ------
+    InvalidArgumentError, UnsupportedError
+        As flex_attention.
+    """
+    functions = _functions(causal, window_size, softcap, alibi_slopes)
+    places = {"q_offsets": cu_seqlens_q, "lengths": seqused_k, "max_length": (_number(max_seqlen_q), _number(max_seqlen_k))}
+    if block_table is not None:
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
+        places["page_table"] = block_table
+        if seqused_k is None:
+            if cu_seqlens_k is None:
+                raise InvalidArgumentError("block_table: expected cu_seqlens_k or seqused_k beside it, which say how many keys there are, found neither")
+            places["lengths"] = cu_seqlens_k.diff()
+    elif cu_seqlens_k is None:
+        raise InvalidArgumentError("cu_seqlens_k: expected where the keys of sequences begin and end, found none")
+    else:
+        places["kv_offsets"] = cu_seqlens_k
+    o, lse = _attend(q, k, v, functions, softmax_scale, s_aux, dropout_p=dropout_p, deterministic=deterministic or None, **places)
+    return (o, lse.T, None) if return_attn_probs else o
+
+
+def flash_attn_with_kvcache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor | None = None,
+    v: torch.Tensor | None = None,
+    rotary_cos: torch.Tensor | None = None,
+    rotary_sin: torch.Tensor | None = None,
+    cache_seqlens: int | torch.Tensor | None = None,
+    cache_batch_idx: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int | None, int | None] = _NO_WINDOW,
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+    *,
+    s_aux: torch.Tensor | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Attention to a KV cache, into which new keys and values may be written before.
+
+    Parameters
+    ----------
+    q : Tensor [batch, sequence, heads, dim]
+    k_cache, v_cache : Tensor [batch, room, KV heads, dim]
+        With a block_table [pages, page size, KV heads, dim].
+    k, v : Tensor [batch, new, KV heads, dim], optional
+        Written into the cache from cache_seqlens on.
+    rotary_cos, rotary_sin, cache_batch_idx
+        Refused: apply rotary embeddings, and index the cache, before the call.
+    cache_seqlens : int or integer Tensor [batch], optional
+        How many keys the cache has, without k; all it has room for where it is left out.
+    block_table : integer Tensor [batch, pages of a sequence], optional
+        flex_attention's page_table.
+    softmax_scale, causal, window_size, softcap, alibi_slopes, s_aux
+        flash_attn_func's.
+    num_splits : int
+        Has no meaning here: the kernels choose.
+    return_softmax_lse : bool
+        Also returns the float32 log-sum-exp [batch, heads, sequence].
+
+    Returns
+    -------
+    Tensor [batch, sequence, heads, dim], or a tuple of it and the log-sum-exp
+
+    Raises
+    ------
+    InvalidArgumentError, UnsupportedError
+        As flex_attention and append_to_pages, and for what is refused.
+    """
+    if rotary_cos is not None or rotary_sin is not None or cache_batch_idx is not None:
+        raise UnsupportedError(
+            "rotary_cos, rotary_sin, cache_batch_idx: expected none, found one; apply rotary embeddings, or index the cache, before the call"
+        )
+    if (k is None) != (v is None):
+        raise InvalidArgumentError("k, v: expected both or neither, found one")
+    batch, room = q.shape[0], k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
+    if cache_seqlens is None:
+        cache_seqlens = room - (0 if k is None else k.shape[1])
+    if not isinstance(cache_seqlens, torch.Tensor):
+        cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
+    lengths = cache_seqlens if k is None else cache_seqlens + k.shape[1]
+    k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
+    if k is not None and v is not None:
+        # A row of a dense cache is a page that has room for all its keys.
+        table = torch.arange(batch, dtype=torch.int32, device=q.device)[:, None] if block_table is None else block_table
+        append_to_pages(k_cache, v_cache, k.transpose(1, 2), v.transpose(1, 2), table, lengths)
+    functions = _functions(causal, window_size, softcap, alibi_slopes)
+    o, lse = _attend(q.transpose(1, 2), k_cache, v_cache, functions, softmax_scale, s_aux, lengths=lengths, page_table=block_table)
+    o = o.transpose(1, 2)
+    return (o, lse) if return_softmax_lse else o
+
+
+def _attend(q, k, v, functions, scale, sink, **options):
+    score_mod, mask_mod = functions
+    start = None if score_mod is None and mask_mod is None else "bottom_right"
+    return flex_attention(q, k, v, score_mod, scale=scale, mask_mod=mask_mod, enable_gqa=True, return_lse=True, sink=sink, q_start=start, **options)
+
+
+def _number(most):
+    return most if most is None else int(most)
+
+
+def _functions(causal, window_size, softcap, alibi_slopes):
+    """(score_mod, mask_mod) of positions, either of which may be None."""
+    return _score_mod(softcap or None, alibi_slopes), _mask_mod(causal, *window_size)
+
+
+def _score_mod(cap, slopes):
+    if cap is None and slopes is None:
+        return None
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        if cap is not None:
+            score = cap * torch.tanh(score / cap)
+        if slopes is not None:
+            score = score - (slopes[h] if slopes.dim() == 1 else slopes[b, h]) * (q_idx - kv_idx).abs()
+        return score
+
+    return score_mod
+
+
+def _mask_mod(causal, left, right):
+    left, right = (None if bound is None or bound < 0 else bound for bound in (left, right))
+    right = 0 if causal else right
+    if left is None and right is None:
+        return None
+
+    def mask_mod(b, h, q_idx, kv_idx):
+        kept = []
+        if right is not None:
+            kept.append(kv_idx - q_idx <= right)
+        if left is not None:
+            kept.append(q_idx - kv_idx <= left)
+        return kept[0] if len(kept) == 1 else kept[0] & kept[1]
+
+    return mask_mod
