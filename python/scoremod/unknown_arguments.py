@@ -1,6 +1,7 @@
 """Arguments that a function doesn't have: those of other attention functions with what takes their place, and slips with the name that is nearest."""
 
 import difflib
+import inspect
 
 from scoremod.errors import WrongTypeError
 
@@ -39,6 +40,11 @@ _SAME = {
     "s_aux": "sink",
     "sinks": "sink",
 }
+
+
+def arguments_of(function):
+    """The names that a function takes by keyword."""
+    return [name for name, each in inspect.signature(function).parameters.items() if each.kind != inspect.Parameter.VAR_KEYWORD]
 
 
 def refuse(function, unknown, known, elsewhere):

@@ -181,6 +181,13 @@ def test_dtypes_take_turns(tensors, found):
         assert found[-2:] == [number > 0] * 2
 
 
+def test_a_mask_by_name_is_found(tensors, found):
+    expected = flex_attention(*tensors, mask_mod=lambda b, h, i, j: i >= j)
+    found.clear()
+    assert all(torch.equal(flex_attention(*tensors, mask_mod="causal"), expected) for _ in range(3))
+    assert found == [False, True, True]
+
+
 class _Dispatch(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
         return function(*arguments, **(options or {}))

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import scoremod
 from scoremod.torch import api, context_parallel_attention, flex_attention, stripe, unstripe
+from scoremod.torch.call_options import CallSpec
 from scoremod.torch.call import call_of
 from scoremod.torch.stripes import Step, Stripes
 
@@ -36,7 +37,7 @@ def test_each_step_computes_its_part_of_the_scores(tokens, random):
             step = Step(stripes, rank, source, torch.device("cpu"))
             tensors = shards[0][rank], shards[1][source], shards[2][source]
             functions = step.at_positions(score_mod, 3), step.at_positions(causal, 2)
-            part, _ = api.part_of_call(*tensors, *functions, False, (None, None, None, scoremod.Offsets()), step)
+            part, _ = api.part_of_call(*tensors, *functions, False, CallSpec(offsets=scoremod.Offsets()), step)
             _, lse, *_ = torch.ops.scoremod.attention_forward(*tensors, part.operands, None, [], False, True, part.text)
             i, j = positions[rank][:, None], positions[source]
             scores = score_mod(tensors[0] @ tensors[1].transpose(2, 3) / 8**0.5, 0, torch.arange(2)[:, None, None], i, j)
@@ -49,7 +50,7 @@ def test_masks_at_a_known_distance_read_no_shard():
     for rank in range(SHARDS):
         for source in range(SHARDS):
             step = Step(Stripes.of(SHARDS, LENGTH, True), rank, source, q.device)
-            part, _ = api.part_of_call(q, q, q, None, step.at_positions(causal, 2), False, (None, None, None, scoremod.Offsets()), step)
+            part, _ = api.part_of_call(q, q, q, None, step.at_positions(causal, 2), False, CallSpec(offsets=scoremod.Offsets()), step)
             assert not part.operands
             texts.add(call_of(part.text).program.text())
     assert len(texts) == 2  # with the diagonal and without

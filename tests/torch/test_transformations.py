@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 import scoremod
 from scoremod.attention import Offsets
 from scoremod.torch import flex_attention
-from scoremod.torch.call_options import options_of
+from scoremod.torch.call_options import CallSpec, options_of
 from scoremod.torch.captures import Extents
 from scoremod.torch.trace import trace
 
@@ -37,7 +37,7 @@ def arguments(random):
     """The arguments of scoremod::attention_forward."""
     slopes = torch.randn(H, generator=random, requires_grad=True)
     program, _ = trace(alibi(slopes), causal, Extents((0, B), (0, H), (0, S), (0, S)), torch.device("cpu"))
-    call = options_of(None, None, None, Offsets())._replace(program=program).text()
+    call = options_of(CallSpec(offsets=Offsets()))._replace(program=program).text()
     return (*tensors(random), [slopes], None, [0], True, True, call)
 
 

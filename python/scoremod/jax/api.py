@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -34,7 +33,7 @@ from scoremod.large_operands import warn_of_large_operands
 from scoremod.query_positions import named
 from scoremod.signatures import Backends, Layout, MaskName, Modifier, NewSizes
 from scoremod.sizes import sizes_of
-from scoremod.unknown_arguments import refuse
+from scoremod.unknown_arguments import arguments_of, refuse
 
 
 def flex_attention(
@@ -201,11 +200,6 @@ def flex_attention(
     if results is None:
         results = _in_arrays(query, key, value, score_mod, mask_mod, *chosen, placed, lengths, sink, bool(return_lse), fallback, factors)
     return results if len(results) > 1 else results[0]  # pyright: ignore[reportGeneralTypeIssues]
-
-
-def arguments_of(function):
-    """The names that a function takes by keyword."""
-    return [name for name, each in inspect.signature(function).parameters.items() if each.kind != inspect.Parameter.VAR_KEYWORD]
 
 
 def placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length):

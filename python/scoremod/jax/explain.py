@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 import scoremod
 from scoremod.errors import UnsupportedError
 from scoremod.explanation import Explanation, Operand
-from scoremod.jax.api import ELSEWHERE, CallOptions, arguments_of, functions_without_fields, placed_of, tensors_without_fields, trace_call, traced_in_own_fields
+from scoremod.jax.api import ELSEWHERE, CallOptions, functions_without_fields, placed_of, tensors_without_fields, trace_call, traced_in_own_fields
 from scoremod.jax.call import dtype_of
 from scoremod.jax.fused_attention import graph_modifier, refuse_positions
 from scoremod.jax.own_fields import ARRAYS, FIELDS
@@ -21,7 +21,7 @@ from scoremod.program import operand_name
 from scoremod.query_positions import named
 from scoremod.signatures import Backends, Layout, MaskName, Modifier
 from scoremod.sizes import sizes_of
-from scoremod.unknown_arguments import refuse
+from scoremod.unknown_arguments import arguments_of, refuse
 
 CALLBACKS = ("score_mod_tensors", "score_mod_bprop", "score_mod_bprop_tensors", "trust_bprop")
 

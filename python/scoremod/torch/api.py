@@ -14,10 +14,10 @@ from scoremod.query_positions import named
 from scoremod.torch.attention_ops import attention, refuse_tangents
 from scoremod.torch.block_masks import mask_of
 from scoremod.torch.call import FLOAT8, TENSOR_DTYPES, check_dtypes, check_places
-from scoremod.torch.call_options import NO_OFFSETS, options_of
+from scoremod.torch.call_options import NO_OFFSETS, CallSpec, options_of
 from scoremod.torch.captures import Extents, learned
 from scoremod.torch.changing_numbers import numbers_of, open_trace, opened
-from scoremod.torch.compiled_call import call_in_graph
+from scoremod.torch.compiled_call import call_in_graph, flex_attention_operator
 from scoremod.torch.dtensors import Sharded, is_sharded
 from scoremod.torch.eager_calls import EagerCall, is_plain, keep, kind_of, known
 from scoremod.torch.empty_calls import is_empty, of_nothing
@@ -26,7 +26,7 @@ from scoremod.torch.function_keys import key_of
 from scoremod.torch.kept_traces import KeptTrace, kept_trace
 from scoremod.torch.lengths_and_sinks import bounded, checked_sink, with_sink
 from scoremod.torch.open_sizes import hold_open_sizes
-from scoremod.torch.other_arguments import refuse_others
+from scoremod.torch.other_arguments import ELSEWHERE, refuse_tensor
 from scoremod.torch.outputs import check_out, copied_to
 from scoremod.torch.parts import taken_part
 from scoremod.torch.query_starts import started
@@ -36,6 +36,7 @@ from scoremod.signatures import Backends, MaskName, NewSizes
 from scoremod.torch.signatures import Lengths, MaskMod, MaxLength, PageTable, QueryStart, ScoreMod
 from scoremod.torch.strides import all_taken, of_each_batch
 from scoremod.torch.trace import trace_graph
+from scoremod.unknown_arguments import arguments_of, refuse
 
 
 def flex_attention(
@@ -131,6 +132,8 @@ def flex_attention(
     request = None
     if out is not None:
         check_out(out, query)
+    if isinstance(mask_mod, str):
+        mask_mod, q_start = named(mask_mod, q_start)
     is_usual = block_mask is return_aux is q_start is descale_q is descale_k is descale_v is scale_o is out_dtype is None and offsets is NO_OFFSETS
     if is_usual and not (others or dropout_p or return_amax_o or torch.compiler.is_dynamo_compiling()):
         plain = scale, enable_gqa, return_lse, backends, deterministic, new_sizes, max_length
@@ -139,8 +142,9 @@ def flex_attention(
         if found is not None:
             o = found[0] if out is None or found[0] is out else copied_to(out, found[0])
             return (o, found[1]) if return_lse else o
-    refuse_others(others, mask_mod)
-    mask_mod, q_start = named(mask_mod, q_start)
+    if others:
+        refuse("flex_attention", others, arguments_of(flex_attention), ELSEWHERE)
+    refuse_tensor(mask_mod)
     if block_mask is not None:
         mask_mod = mask_of(block_mask, mask_mod, query, key, q_offsets is not None or page_table is not None)
     if return_lse and return_aux is not None:
@@ -164,12 +168,14 @@ def flex_attention(
         if lengths is not None:
             lengths = tuple(map(sharded.whole, lengths)) if isinstance(lengths, (tuple, list)) else sharded.whole(lengths)
             mask_mod = bounded(mask_mod, lengths, batch, _most(query, key, of_whole))
-        options = options_of(scale, backends, deterministic, sharded.offsets, new_sizes, False, dropout_p, with_max)
-        rows = _attend(query, key, value, score_mod, mask_mod, dropout, (), bool(enable_gqa), with_lse or sink is not None, options, whole=sharded.whole)
+        spec = CallSpec(scale, backends, deterministic, sharded.offsets, new_sizes, dropout_p=dropout_p, with_max=with_max)
+        rows = _attend(
+            query, key, value, score_mod, mask_mod, dropout, (), bool(enable_gqa), with_lse or sink is not None, options_of(spec), whole=sharded.whole
+        )
         o, lse, largest = sharded.results(*rows[:3], sink)
         amax = None
     else:
-        bound, place, longest, covers, dtype_o, of_float8 = (), None, (None, None), True, None, ()
+        bound, place, longest, covers, dtype_o, of_float8 = (), None, (None, None), True, None, {}
         # Arguments that most calls lack are skipped, for each call would pay for looking.
         is_placed = q_offsets is not None or kv_offsets is not None or page_table is not None or max_length is not None or lengths is not None
         if is_placed or sink is not None:
@@ -181,16 +187,16 @@ def flex_attention(
             check_places(query, key, value)
             descales = {"descale_q": descale_q, "descale_k": descale_k, "descale_v": descale_v}
             factors, dtype_o = factors_of(query, descales, scale_o, out_dtype, return_amax_o)
-            bound, of_float8 = (*bound, *factors), (TENSOR_DTYPES.get(dtype_o), bool(return_amax_o), len(factors))
+            of_float8 = {"dtype_o": TENSOR_DTYPES.get(dtype_o), "amax_o": bool(return_amax_o), "factors": len(factors)}
+            bound = (*bound, *factors)
         arguments = query, key, value, score_mod, mask_mod, dropout, bound, bool(enable_gqa), with_lse
+        spec = CallSpec(
+            scale, backends, deterministic, offsets, new_sizes, is_start, dropout_p, with_max, place=place, longest=longest, sink=sink is not None, **of_float8
+        )
         if torch.compiler.is_dynamo_compiling():
-            options = (scale, backends, deterministic, *offsets, new_sizes, is_start, dropout_p, with_max, place, *longest, sink is not None, *of_float8)
-            o, lse, largest, amax = call_in_graph(*arguments, options, dtype_o or query.dtype)
+            o, lse, largest, amax = call_in_graph(*arguments, spec, dtype_o or query.dtype)
         else:
-            options = options_of(
-                scale, backends, deterministic, offsets, new_sizes, is_start, dropout_p, with_max, place, longest, sink is not None, *of_float8
-            )
-            o, lse, largest, amax = _attend(*arguments, options, covers, request=request, out=out)
+            o, lse, largest, amax = _attend(*arguments, options_of(spec), covers, request=request, out=out)
     if out is not None and o is not out:
         o = copied_to(out, o)
     results = [o]
@@ -236,8 +242,8 @@ def call_of_arguments(query, key, value, block_mask, mask_mod, scale, backends, 
     mask_mod, bound, placed = _bound(query, key, value, mask_mod, *sequences, sink)
     place, longest = (None, (None, None)) if placed is None else (placed.place, placed.longest)
     factors, dtype_o = factors_of(query, dict.fromkeys(FACTORS[:3]), None, None, False)
-    fields = {"place": place, "longest": longest, "sink": sink is not None, "dtype_o": TENSOR_DTYPES.get(dtype_o), "factors": len(factors)}
-    return mask_mod, (*bound, *factors), options_of(scale, backends, None, NO_OFFSETS, **fields)
+    of_float8 = {"dtype_o": TENSOR_DTYPES.get(dtype_o), "factors": len(factors)}
+    return mask_mod, (*bound, *factors), options_of(CallSpec(scale, backends, place=place, longest=longest, sink=sink is not None, **of_float8))
 
 
 def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options, covers=True, whole=None, request=None, out=None):
@@ -298,12 +304,12 @@ class OfEachBatch:
         return self._call(query, *of_each_batch(query, key, value), *others)
 
 
-def attend_graph(body, query, key, value, dropout, bound, captured, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, options):
+def attend_graph(body, query, key, value, dropout, bound, captured, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, spec):
     """_attend() for a graph that torch.compile made: body(score, b, h, q_idx, kv_idx, query, key, value) -> (score, keep, ...).
 
-    captured: the tensors that it reads."""
-    offsets, (new_sizes, is_start, dropout_p, with_max, place, *longest), fields = Offsets(*options[3:7]), options[7:14], options[14:]
-    options = options_of(*options[:3], offsets if is_start or any(offsets) else NO_OFFSETS, new_sizes, is_start, dropout_p, with_max, place, longest, *fields)
+    captured: the tensors that it reads. spec: CallSpec.in_graph()."""
+    spec = CallSpec.of_graph(spec)
+    options = options_of(spec)
     hold_open_sizes(query, key, value)
     if is_empty(query, key, value, options):
         return of_nothing(*in_autocast_dtype(query, key, value), bound, options, captured)
@@ -312,22 +318,24 @@ def attend_graph(body, query, key, value, dropout, bound, captured, *, enable_gq
     program, sources = trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, query.device)
     _warn_of_masks(program, extents, options)
     part = taken_part(query, key, value, KeptTrace(program, ()), sources, bound, options)
-    return _by_operator(query, part, dropout if dropout_p else None, with_lse)
+    return _by_operator(query, part, dropout if spec.dropout_p else None, with_lse)
 
 
-def part_of_call(query, key, value, score_mod, mask_mod, enable_gqa, options, step=None):
-    """(Part, captures.learned()) of a call, which isn't run. options: the first of options_of()'s arguments. step: the stripes.Step that the
-    functions are of."""
-    options = options_of(*options)
+flex_attention_operator.attend = attend_graph
+
+
+def part_of_call(query, key, value, score_mod, mask_mod, enable_gqa, spec, step=None):
+    """(Part, captures.learned()) of a call, which isn't run. spec: a CallSpec. step: the stripes.Step that the functions are of."""
+    options = options_of(spec)
     query, key, value, traced, sources = _traced(query, key, value, score_mod, mask_mod, enable_gqa, options)
     if step is not None:
         traced, sources = step.rewritten(traced, sources)
     return taken_part(query, key, value, traced, sources, (), options), learned(sources)
 
 
-def learned_by_call(query, key, value, score_mod, mask_mod, enable_gqa, options):
+def learned_by_call(query, key, value, score_mod, mask_mod, enable_gqa, spec):
     """captures.learned() of a call, which isn't run. Raises what it would for its functions."""
-    *_, sources = _traced(query, key, value, score_mod, mask_mod, enable_gqa, options_of(*options))
+    *_, sources = _traced(query, key, value, score_mod, mask_mod, enable_gqa, options_of(spec))
     return learned(sources)
 
 

@@ -1,6 +1,10 @@
 """The Call of flex_attention's arguments, but for its program."""
 
+from __future__ import annotations
+
 import numbers
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -8,6 +12,7 @@ import torch
 from scoremod.arguments import backend_names, check_new_sizes, finite, int32
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError
+from scoremod.signatures import Backends, NewSizes
 from scoremod.torch.call import MIXED, PAGED, Call
 
 # The offsets of a call that says nothing of a larger problem, by identity.
@@ -15,26 +20,45 @@ NO_OFFSETS = Offsets()
 _MOST_DROPOUT = float(np.nextafter(np.float32(1), np.float32(0)))
 
 
-def options_of(
-    scale,
-    backends,
-    deterministic,
-    offsets,
-    new_sizes=None,
-    q_start=False,
-    dropout_p=0.0,
-    with_max=False,
-    place=None,
-    longest=(None, None),
-    sink=False,
-    dtype_o=None,
-    amax_o=False,
-    factors=0,
-):
-    """The Call of everything but the program. q_start: whether the offsets are a q_start alone."""
-    as_usual = (
-        (offsets is NO_OFFSETS or (q_start and type(offsets.query) is int)) and not dropout_p and not with_max and place is None and not sink and not factors
-    )
+class CallSpec(NamedTuple):
+    """The options of a call as they are given, not looked at yet. options_of() makes its Call of them, but for the program.
+
+    q_start: whether the offsets are a q_start alone. The fields from `place` on are those of Call.
+    """
+
+    scale: float | None = None
+    backends: Backends = None
+    deterministic: bool | None = None
+    offsets: Offsets = NO_OFFSETS
+    new_sizes: NewSizes = None
+    q_start: bool = False
+    dropout_p: float = 0.0
+    with_max: bool = False
+    place: str | None = None
+    longest: tuple[int | None, int | None] = (None, None)
+    sink: bool = False
+    dtype_o: str | None = None
+    amax_o: bool = False
+    factors: int = 0
+
+    def in_graph(self) -> tuple[Any, ...]:
+        """The values in one row, as Dynamo takes an argument of an operator."""
+        return *self._replace(offsets=NO_OFFSETS, longest=(None, None)), *Offsets(*self.offsets), *self.longest
+
+    @classmethod
+    def of_graph(cls, values: Sequence[Any]) -> CallSpec:
+        """The spec of what in_graph() gave."""
+        *fields, batch, head, query, key, most_q, most_kv = values
+        made, offsets = cls(*fields), Offsets(batch, head, query, key)
+        return made._replace(offsets=offsets if made.q_start or any(offsets) else NO_OFFSETS, longest=(most_q, most_kv))
+
+
+def options_of(spec: CallSpec) -> Call:
+    """The Call of everything but the program. Raises InvalidArgumentError for options that make no sense."""
+    scale, backends, deterministic, offsets, new_sizes = spec.scale, spec.backends, spec.deterministic, spec.offsets, spec.new_sizes
+    q_start, dropout_p, place = spec.q_start, spec.dropout_p, spec.place
+    is_laid_out = place is None and not spec.sink and not spec.factors
+    as_usual = (offsets is NO_OFFSETS or (q_start and type(offsets.query) is int)) and not dropout_p and not spec.with_max and is_laid_out
     if as_usual and scale is None and backends is None and deterministic is None and new_sizes is None:
         usual = _DEFAULTS[torch.are_deterministic_algorithms_enabled()]
         return usual._replace(offsets=offsets, q_start=True) if q_start else usual
@@ -64,14 +88,14 @@ def options_of(
         deterministic,
         NO_OFFSETS if given is NO_OFFSETS else offsets,
         float(dropout_p),
-        bool(with_max),
+        bool(spec.with_max),
         place=place,
-        longest=tuple(longest),
+        longest=tuple(spec.longest),
         lengths=place in (PAGED, MIXED),
-        sink=sink,
-        dtype_o=dtype_o,
-        amax_o=amax_o,
-        factors=factors,
+        sink=spec.sink,
+        dtype_o=spec.dtype_o,
+        amax_o=spec.amax_o,
+        factors=spec.factors,
         new_sizes=new_sizes,
         q_start=q_start,
     )

@@ -15,14 +15,15 @@ class _FlexAttention(BaseHOP):
 
     operands: the arguments of `body` in call_in_graph, and what the functions close over, in the order of the graph's inputs; among them the numbers
         that a dynamic graph has as inputs.
+    attend: api.attend_graph, which is put here since a call in eager mode stands above this module.
     """
+
+    attend = None
 
     def __init__(self):
         super().__init__("scoremod_flex_attention")
 
     def __call__(self, body, *operands, **options):
-        from scoremod.torch.api import attend_graph
-
         anchors = _anchors(body)
         query, key, value, dropout, *bound = (operands[i] for i in anchors[5:])
 
@@ -31,7 +32,7 @@ class _FlexAttention(BaseHOP):
             return body(*(given.get(i, operand) for i, operand in enumerate(operands)))
 
         captured = [each for i, each in enumerate(operands) if i not in anchors and isinstance(each, torch.Tensor)]
-        results = attend_graph(functions, query, key, value, dropout, bound, captured, **options)
+        results = self.attend(functions, query, key, value, dropout, bound, captured, **options)
         score, empty = operands[anchors[0]], [operands[i].new_empty(()) for i in anchors]
         return score.new_empty(()), score.new_empty((), dtype=torch.bool), *empty, *results
 
@@ -61,8 +62,8 @@ class _FlexAttentionVariable(BaseHOPVariable):
 _hop_name_to_variable_class[flex_attention_operator.__name__] = _FlexAttentionVariable
 
 
-def call_in_graph(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options, out_dtype):
-    """(o, lse, largest scores, largest magnitude), while Dynamo looks. bound: the tensors of Call.bound(). options: those of call_options.options_of() in their order."""
+def call_in_graph(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, spec, out_dtype):
+    """(o, lse, largest scores, largest magnitude), while Dynamo looks. bound: the tensors of Call.bound(). spec: a CallSpec."""
 
     def body(score, b, h, q_idx, kv_idx, query, key, value, dropout, *bound):
         anchors = [tensor.new_zeros(()) for tensor in (score, b, h, q_idx, kv_idx, query, key, value, dropout, *bound)]
@@ -78,5 +79,5 @@ def call_in_graph(query, key, value, score_mod, mask_mod, dropout, bound, enable
     indices = [query.new_empty((), dtype=torch.int32) for _ in range(4)]
     settings = {"enable_gqa": enable_gqa, "with_lse": with_lse, "has_score_mod": score_mod is not None, "has_mask_mod": mask_mod is not None}
     dropout = torch.zeros((2,), dtype=torch.int64, device="cpu") if dropout is None else dropout
-    *_, o, lse, largest, amax = flex_attention_operator(body, score, *indices, query, key, value, dropout, *bound, options=options, **settings)
+    *_, o, lse, largest, amax = flex_attention_operator(body, score, *indices, query, key, value, dropout, *bound, spec=spec.in_graph(), **settings)
     return o, lse, largest, amax

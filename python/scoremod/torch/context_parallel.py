@@ -18,6 +18,7 @@ from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.signatures import Backends, NewSizes
 from scoremod.torch.agreement import agree
 from scoremod.torch.api import in_autocast_dtype, learned_by_call, part_of_call
+from scoremod.torch.call_options import CallSpec
 from scoremod.torch.attention_ops import compile_backward, compile_forward, with_lse_columns
 from scoremod.torch.call import check_places, with_given_deltas
 from scoremod.torch.lengths_and_sinks import bounded, checked_sink
@@ -127,8 +128,8 @@ def _call(ring, query, key, value, score_mod, mask_mod, lengths, sink, options):
     stripes = Stripes.of(ring.size, length, options["striped"])
     if ring.size == 1:  # whose call is flex_attention's
         stripes = None
-    of_call, new_sizes = (options["scale"], options["backends"], options["deterministic"]), options["new_sizes"]
-    unread = _learned_of_whole(ring, query, key, value, score_mod, mask_mod, enable_gqa, of_call)
+    spec = CallSpec(options["scale"], options["backends"], options["deterministic"], Offsets(), options["new_sizes"])
+    unread = _learned_of_whole(ring, query, key, value, score_mod, mask_mod, enable_gqa, spec)
     parts = []
     for source in ring.sources:
         offsets, functions, step = Offsets(query=ring.rank * length, key=source * length), (score_mod, mask_mod), None
@@ -136,7 +137,7 @@ def _call(ring, query, key, value, score_mod, mask_mod, lengths, sink, options):
             step = Step(stripes, ring.rank, source if ring.way == "ring" else None, query.device)
             offsets, functions = Offsets(), (step.at_positions(score_mod, 3), step.at_positions(mask_mod, 2))
         like_keys, like_values = (key, value) if ring.way == "ring" else (_like_whole(ring, each) for each in (key, value))
-        part, read = part_of_call(query, like_keys, like_values, *functions, enable_gqa, (*of_call, offsets, new_sizes), step)
+        part, read = part_of_call(query, like_keys, like_values, *functions, enable_gqa, spec._replace(offsets=offsets), step)
         parts.append(part)
         unread = {number: tensor for number, tensor in unread.items() if number not in read}
     here = [ring.room_for(each) for each in (key, value)]
@@ -152,7 +153,7 @@ def _like_whole(ring, shard):
     return shard.new_empty((1,)).expand(*shard.shape[:2], ring.size * shard.shape[2], shard.shape[3])
 
 
-def _learned_of_whole(ring, query, key, value, score_mod, mask_mod, enable_gqa, options):
+def _learned_of_whole(ring, query, key, value, score_mod, mask_mod, enable_gqa, spec):
     """id -> captured tensor, of those with gradients that the functions read somewhere in the whole sequence.
 
     One shard's scores may read fewer of them, and a captured tensor that is too short may be long enough for one shard. All processes must have
@@ -161,7 +162,7 @@ def _learned_of_whole(ring, query, key, value, score_mod, mask_mod, enable_gqa, 
     if ring.size == 1:
         return {}
     tensors = (_like_whole(ring, each) for each in (query, key, value))
-    return learned_by_call(*tensors, score_mod, mask_mod, enable_gqa, (*options, Offsets()))
+    return learned_by_call(*tensors, score_mod, mask_mod, enable_gqa, spec)
 
 
 class _Ring:
