@@ -113,7 +113,7 @@ class PreparedSizes:
 
     def __init__(self, attention: OpenAttention, strided: Sequence[str], operands: Sequence[tuple[str, int, bool]]) -> None:
         """strided: the tensors that have strides, of those that OpenAttention.at() takes; operands: (name, rank, whether it has strides) each."""
-        self._attention, self._strided, self._operands = attention, strided, operands
+        self._attention, self.strided, self._operands = attention, tuple(strided), operands
         self._open = attention._handle.value
         self._first = _WORDS + _OPERAND_WORDS * len(operands)
         count = 4 * len(strided) + sum(rank * (1 + has_strides) for _, rank, has_strides in operands)
@@ -153,7 +153,7 @@ class PreparedSizes:
         words = (c_int64 * (self._answers + 3))()
         base, numbers = addressof(words), self._first
         words[0] = _WORDS * _WORD
-        for name in self._strided:
+        for name in self.strided:
             words[_FIRST_TENSOR + _TENSORS.index(name)] = base + numbers * _WORD
             numbers += 4
         if self._operands:

@@ -101,9 +101,8 @@ def _described(q, k, v, o, operands, call, wanted):
     placed = call.placed(q, k, operands[count:])
     named = {"sink": described[count + call.bound().index("sink")]} if call.sink else None
     sized = None if placed is None else placed.fields(LAYOUT, q, k)
-    lies = {} if call.is_ragged else {"q": q.stride(), "o": o.stride()}
-    if call.place != RAGGED:
-        lies |= {"k": k.stride(), "v": v.stride()}
+    has_strides = {"q": not call.is_ragged, "k": call.place != RAGGED, "v": call.place != RAGGED, "o": not call.is_ragged}
+    lies = {name: x.stride() for (name, has), x in zip(has_strides.items(), (q, k, v, o)) if has}
     return _Described(call.sizes(q, k, v, operands[count:]), described[:count], lies, named, sized)
 
 

@@ -45,6 +45,8 @@ class Resizing:
         is_plain = call.direct() is not None and call.takes_all and not call.wants_backward and call.call.place in (None, PAGED)
         if not is_plain or call.call.has_offsets or call.call.factors or call.call.max_scores or call.compiled.sizes is None:
             return None
+        if call.compiled.sizes.strided != ("q", "k", "v", "o"):  # at() writes theirs in this order
+            return None
         for _, source in call.traced.at(call.extents):
             if not isinstance(source, Computed) and (source.fixed or source.order != tuple(range(len(source.order)))):
                 return None
