@@ -31,8 +31,18 @@ constexpr double kMerge = 0.004, kMergeRows = 0.74;
 constexpr double kReadAgain = 0.6;
 /// The time for CTAs of a persistent kernel to find their shares by the lengths.
 constexpr double kShares = 0.003;
-/// The longest sequence by the mean one, where lengths are in device memory: as mask_work() assumes of them.
+/// A persistent kernel's time beside that of split CTAs where all lengths are the same. A window makes even shares of
+/// keys uneven work (bench/results/decode_lengths.json).
+constexpr double kPersistent = 1.07, kPersistentOfPartialTiles = 1.7;
+/// The time of a persistent CTA for each tile of rows that it goes to.
+constexpr double kNextTile = 0.0007;
+/// The longest sequence by the mean one, where lengths are in device memory. Below kLongContext keys no sequence is so
+/// long that others' CTAs end much earlier. Above, one may take five times as long as even shares.
 constexpr double kLongest = 1 / 0.75;
+constexpr std::int64_t kLongContext = 16384;
+/// A round of CTAs with so few keys each takes longer to begin than to read them.
+constexpr std::int64_t kShortKeys = 128;
+constexpr double kShortRound = 0.007;
 /// How far arithmetic and memory hide each other: the sum is of their fourth powers.
 constexpr double kHidden = 4;
 
@@ -66,7 +76,14 @@ double compute_time(const compiler::CompiledProblem& problem, const TileShape& s
 double longest_by_mean(const AttentionProblem& p) {
   if (p.batch == 1 || !has_lengths_in_memory(p)) return 1;
   const double filled = filled_part(p);
-  return filled < 1 ? 1 / filled : p.paged ? kLongest : 1;
+  return filled < 1 ? 1 / filled : p.paged && p.seq_kv >= kLongContext ? kLongest : 1;
+}
+
+/// How much longer a kernel takes whose CTAs take even shares of all keys.
+double even_shares(const masks::MaskClass& mask) {
+  const bool of_lengths_alone = mask.kind != masks::MaskKind::kGeneral && mask.kind != masks::MaskKind::kDocuments;
+  const bool has_window = mask.band && mask.band->left;
+  return of_lengths_alone && !has_window ? kPersistent : kPersistentOfPartialTiles;
 }
 
 /// The time of the memory, as if arithmetic took none.
@@ -92,12 +109,13 @@ Prediction split_kv_time(const compiler::CompiledProblem& problem, const TileSha
   const Rounds rounds(blocks, rates.multiprocessors * shape.blocks);
   const double keys = static_cast<double>(p.seq_kv) * tiles / blocks;
   // CTAs of the longest sequence go on when others have ended: all take as long as if every sequence were as long.
-  const double uneven = persistent ? 1 : longest_by_mean(p);
+  const double uneven = persistent ? even_shares(problem.forward.mask) : longest_by_mean(p);
   const double compute = compute_time(problem, shape, mask, keys, rounds, rates) * uneven;
   const double memory = memory_time(p, shape, mask, rates) * uneven;
   const auto rows = static_cast<double>(std::min<std::int64_t>(p.heads_q / p.heads_kv * p.seq_q, shape.queries));
   double beside = walk.launch + walk.rows * rows + (rounds.count() - 1) * kNextBlocks;
-  if (persistent) beside += kShares;
+  if (persistent) beside += kShares + kNextTile * tiles / blocks;
+  if (!persistent && p.paged && p.seq_kv <= kShortKeys) beside += (rounds.count() - 1) * kShortRound;
   if (shape.splits > 1 || persistent)
     beside += kMerge + kMergeRows * static_cast<double>(p.batch * p.heads_q * p.seq_q) / 1e6;
   std::string source = "scaled from measured kernels";
