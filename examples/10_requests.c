@@ -12,16 +12,16 @@ static const char kProblem[] =
     " \"program\": [\"value = 20.0 * tanh(score / 20.0)\", \"keep = q_idx >= kv_idx\"]}";
 
 /* A request, whose memory lives until its reply. */
-typedef struct request {
+typedef struct Request {
   int number;
   float q[kElements], k[kElements], v[kElements], o[kElements];
   scoremod_status status;
   int replies;
-} request;
+} Request;
 
-static request requests[kRequests];
+static Request requests[kRequests];
 
-static void fill(request* each, int number) {
+static void fill(Request* each, int number) {
   each->number = number;
   for (int i = 0; i < kElements; ++i) {
     each->q[i] = (float)((i + number) * 37 % 101) / 50 - 1;
@@ -30,7 +30,7 @@ static void fill(request* each, int number) {
   }
 }
 
-static scoremod_forward_args args_of(const request* each, float* o) {
+static scoremod_forward_args args_of(const Request* each, float* o) {
   const size_t bytes = sizeof each->q;
   scoremod_forward_args args = {0};
   args.struct_size = sizeof args;
@@ -43,7 +43,7 @@ static scoremod_forward_args args_of(const request* each, float* o) {
 
 /* Called by the queue's thread, once for each request, when its output is written. */
 static void on_reply(void* user, scoremod_status status, const char* message) {
-  request* each = user;
+  Request* each = user;
   each->status = status;
   each->replies += 1;
   if (status != SCOREMOD_OK) fprintf(stderr, "request %d: %s\n", each->number, message);
@@ -57,7 +57,7 @@ static int failed(scoremod_status status, char* message) {
 }
 
 /* Whether the output of a request is that of a call, which computes the same with the same arguments. */
-static int is_right(const scoremod_attention* attention, const request* each) {
+static int is_right(const scoremod_attention* attention, const Request* each) {
   static float wanted[kElements];
   char* message = NULL;
   const scoremod_forward_args args = args_of(each, wanted);
