@@ -24,6 +24,8 @@ deadline=$((SECONDS + ${SECONDS_LEFT:-470}))
 
 source tools/device/environment.sh
 export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+# What is timed is the plan that calls come to, and not one that serves until it is built.
+export SCOREMOD_NEW_SIZES=wait
 export SCOREMOD_LIBRARY=$libraries/libscoremod.so SCOREMOD_MACHINE=$machine SCOREMOD_COMMIT=$commit PYTHONDONTWRITEBYTECODE=1
 export PYTHONPATH=python${FA4:+:$FA4:$FA4/nvidia_cutlass_dsl/dsl_packages}
 work=$(mktemp -d)
