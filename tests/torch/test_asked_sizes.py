@@ -79,7 +79,7 @@ def sizes(choose, batch, heads, length):
         (0, choose.choice([1, batch - 1, batch, batch, batch, batch + 1])),
         (0, choose.choice([heads] * 8 + [heads - 1, heads + 1])),
         *((offset, choose.choice(lengths) if choose.random() < 0.25 else choose.randint(1, length - 3)) for _ in range(2)),
-        are_limits=choose.random() < 0.4,
+        are_limits=choose.choice([(), (), (), ("q_idx",), ("kv_idx",), ("q_idx", "kv_idx")]),
         is_part=choose.random() < 0.3,
     )
 

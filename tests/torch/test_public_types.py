@@ -11,7 +11,7 @@ OWN = [name for name in scoremod.torch.__all__ if inspect.isfunction(each := get
 
 
 def test_these_are_the_functions():
-    assert set(OWN) == {"context_parallel_attention", "draw", "explain", "flex_attention", "merge", "stripe", "support", "unstripe"}
+    assert set(OWN) == {"append_to_pages", "context_parallel_attention", "draw", "explain", "flex_attention", "merge", "stripe", "support", "unstripe"}
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -49,7 +49,7 @@ def explain(
 
     Parameters
     ----------
-    query, key, value, score_mod, block_mask, mask_mod, lengths, q_offsets, kv_offsets, page_table, max_length, sink, backends
+    query, key, value, score_mod, block_mask, mask_mod, lengths, q_offsets, kv_offsets, page_table, max_length, sink, backends, q_start
         flex_attention's.
     enable_gqa : bool
         False refuses fewer heads of key than of query, as flex_attention does where it isn't asked for them.

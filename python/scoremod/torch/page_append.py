@@ -34,6 +34,11 @@ def append_to_pages(
     offsets : integer Tensor [batch + 1], optional
         Sequence b has the new tokens from offsets[b] up to offsets[b + 1]: flex_attention's q_offsets. Tokens in no sequence are not written.
 
+    Returns
+    -------
+    None
+        The pages hold the new keys and values at the next read on the same stream.
+
     Raises
     ------
     InvalidArgumentError
