@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agreement import error_ratio
+from error_ratios import error_ratio
 
 import scoremod
 from scoremod.jax import flex_attention

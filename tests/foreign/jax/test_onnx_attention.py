@@ -7,7 +7,7 @@ import numpy as np
 import onnx_nodes
 import onnx_ways as ways
 import pytest
-from agreement import held
+from error_ratios import held
 
 import scoremod
 from scoremod.jax import flex_attention

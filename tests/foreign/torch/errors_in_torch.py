@@ -1,11 +1,11 @@
 """The errors of lists of tensors, by those of the plain computation."""
 
 import torch
-from agreement import error_ratio
+from error_ratios import error_ratio
 
 
 def largest_ratio(found, plain, truth):
-    """The largest of the results' ratios (agreement.error_ratio)."""
+    """The largest of the results' ratios (error_ratios.error_ratio)."""
     ratios = []
     for x, p, t in zip(found, plain, truth):
         finite = ~t.isneginf()

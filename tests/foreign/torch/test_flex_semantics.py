@@ -4,7 +4,7 @@ import dense_reference as dense
 import flex_cases
 import pytest
 import torch
-from agreement import held
+from error_ratios import held
 from errors_in_torch import largest_ratio
 from torch.nn.attention import flex_attention as torch_flex
 
