@@ -56,12 +56,13 @@ def in_float64(function, *arrays):
         return jax.tree.map(np.asarray, jax.jit(function)(*jax.tree.map(_widen, arrays)))
 
 
-def assert_close(result, plain, truth, captured=0, scores=1, common_scale=False):
+def assert_close(result, plain, truth, captured=0, scores=1, common_scale=False, largest_lse=0.0):
     """Trees of arrays, the output first: what is tested, the dense computation in the same dtype, and the one in float64.
 
     The last `captured` arrays are gradients of captured arrays. Each of their elements is a sum over its share of `scores` terms, whose
     rounding errors add up as the square root of their number.
     common_scale: rounding is in units of the largest element of all arrays, for problems so small that terms cancel and a gradient is 0.
+    largest_lse: the largest magnitude of the problem's LSE. Rounding a score or an LSE of that size is a relative error of each weight.
     """
     result, plain, truth = (jax.tree.leaves(tree) for tree in (result, plain, truth))
     assert len(result) == len(plain) == len(truth)
@@ -69,7 +70,7 @@ def assert_close(result, plain, truth, captured=0, scores=1, common_scale=False)
     for i, each in enumerate(zip(result, plain, truth)):
         terms = max(1, scores / each[0].size) if i >= len(result) - captured else 1
         scale = max(map(_largest_finite, truth)) if common_scale else _largest_finite(each[2])
-        _assert_one_close(f"output {i}", ROUNDING_BAND * ulp * terms**0.5 * scale, *each)
+        _assert_one_close(f"output {i}", (ROUNDING_BAND * terms**0.5 + 2 * largest_lse) * ulp * scale, *each)
 
 
 def _assert_one_close(name, band, result, plain, truth):

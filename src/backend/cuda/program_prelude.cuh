@@ -89,7 +89,7 @@ SCOREMOD_FUNCTION float f32_relu(float x) { return is_nan(x) || x > 0.0f ? x : 0
 // x / y of a positive constant whose reciprocal is not subnormal: the quotient by the reciprocal, corrected by its
 // remainder. Source: N. Brisebarre, J.-M. Muller, S. K. Raina, Accelerating Correctly Rounded Floating-Point Division
 // when the Divisor Is Known in Advance, IEEE Trans. Computers 53(8), 2004. It rounds correctly, but subnormal quotients
-// and dividends below 2^-102, whose remainder is subnormal, may be off by one unit. The operator takes three times as
+// and dividends below 2^-102, whose remainder is subnormal, may be off by two units. The operator takes three times as
 // many instructions and a branch. The remainder of an infinity is NaN.
 SCOREMOD_FUNCTION float f32_divide_by(float x, float y, float reciprocal) {
   const float near = x * reciprocal, quotient = fmaf(-fmaf(y, near, -x), reciprocal, near);

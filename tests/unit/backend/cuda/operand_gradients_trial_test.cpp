@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
@@ -76,6 +77,14 @@ std::string wrong(verification::Trial& trial, const Pass& pass) {
 std::string reason_of(const CompiledProblem& problem) {
   verification::Trial trial(problem);
   return wrong(trial, Pass(trial.problem()));
+}
+
+/// Whether the rounding of a float32 LSE makes weights that are e times too large. The pass reads weights from it, so
+/// they may overflow, and a trial refuses the pass rightly.
+bool has_weights_of_no_meaning(const CompiledProblem& problem) {
+  verification::Trial trial(problem);
+  return std::ranges::any_of(trial.forward_truth().lse,
+                             [](double lse) { return std::isfinite(lse) && std::abs(lse) * 0x1p-24 >= 1; });
 }
 
 AttentionProblem problem_of(const std::string& program, std::int64_t table_extent = 16) {
@@ -166,8 +175,10 @@ TEST(OperandGradientsTrial, TakesThePassOfRandomProblems) {
     const checking::CheckCase made = checking::random_problem(test::test_seed() + i, options);
     const CompiledProblem problem = compiler::compile(made.problem);
     if (operands_of(problem).empty()) continue;
-    EXPECT_EQ(reason_of(problem), "") << "problem " << i << " (SCOREMOD_TEST_SEED=" << test::test_seed() << ")\n"
-                                      << made.problem.program.to_string();
+    const std::string reason = reason_of(problem);
+    if (!reason.empty() && has_weights_of_no_meaning(problem)) continue;
+    EXPECT_EQ(reason, "") << "problem " << i << " (SCOREMOD_TEST_SEED=" << test::test_seed() << ")\n"
+                          << made.problem.program.to_string();
     ++tried;
   }
   EXPECT_GT(tried, 5);
