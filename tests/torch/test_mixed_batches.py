@@ -160,20 +160,27 @@ def test_gradients_are_those_of_gathered_keys(road, seed):
 
 
 def longest_with_queries(batch):
-    """(its number, its length) of the longest sequence among those that have queries."""
-    lengths = torch.where(batch.offsets.diff() > 0, batch.lengths, 0)
-    return int(lengths.argmax()), int(lengths.max())
+    """The number of the longest sequence among those that have queries."""
+    return int(torch.where(batch.offsets.diff() > 0, batch.lengths, 0).argmax())
+
+
+def other_pages(batch, b):
+    """Pages with numbers that are not the first one of sequence b."""
+    return [n for n in range(batch.pools[0].shape[0]) if n != batch.table[b, 0] and not batch.pools[0][n].isnan().any()]
+
+
+def shows_faults(batch):
+    b = longest_with_queries(batch)
+    return bool((batch.lengths > batch.offsets.diff()).all()) and batch.lengths[b] > 2 and batch.offsets[b] < batch.offsets[b + 1] and other_pages(batch, b)
 
 
 def test_a_fault_would_be_seen(seed):
     """Another sequence's page, a length that is off by one, and queries that begin elsewhere."""
-    batch = next(each for each in (draw(seed + n) for n in range(1000)) if (each.lengths > each.offsets.diff()).all() and longest_with_queries(each)[1] > 2)
+    batch = next(each for each in (draw(seed + n) for n in range(1000)) if shows_faults(each))
     batch = batch._replace(bias=batch.bias * 0.01)  # so that no key's weight is too small to be seen
-    b, _ = longest_with_queries(batch)
+    b = longest_with_queries(batch)
     other = batch.table.clone()
-    other[b, 0] = next(n for n in range(batch.pools[0].shape[0]) if n != batch.table[b, 0] and not batch.pools[0][n].isnan().any())
-    moved = batch.offsets.clone()
-    moved[-1] -= 1
+    other[b, 0] = other_pages(batch, b)[0]
     for faulty in (batch._replace(table=other), batch._replace(lengths=batch.lengths - 1), batch._replace(bias=batch.bias.roll(1, 1) + 1)):
         with pytest.raises(AssertionError):
             held_to_the_definition(batch, lambda *x, **o: attend(*x[:3], faulty.bias, x[4], faulty, **o), window=10**6)  # noqa: B023
