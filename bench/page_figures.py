@@ -160,6 +160,11 @@ FIGURES = {
         "slopes": lambda report: f"{row(report, case='learned_slopes', direction='backward')['ratio']:.1f}",
         "worst_other": lambda report: percent(max(abs(each["ratio"] - 1) for each in report["results"] if each["case"] != "learned_slopes"), 0),
     },
+    "regret": {
+        "rows": lambda report: str(report["rows"]),
+        "above": lambda report: str(report["above_1.03"]),
+        "worst": lambda report: f"{max(each['regret'] for each in report['results']):.2f}",
+    },
     "h200": {
         "commit": first_commit,
         "repetitions": item("options", "repetitions"),

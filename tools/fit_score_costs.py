@@ -4,8 +4,9 @@
 usage: scoremod_cudnn explore --work 9.19.0 | tools/fit_score_costs.py
 
 Writes src/backend/cudnn/patterns/score_costs.cpp. The cases' times are of src/backend/cudnn/patterns/tables/sm_90-9.19.0.json; two more come from
-the benchmark on the same device (bench/results/h200.json), which alone has a bias that the adjoint does not read. Needs NumPy and SciPy. Prints
-how far the fit is from the times that it was made of.
+the benchmark on the same device (bench/results/h200.json), which alone has a bias that the adjoint does not read. Rows and tiles are those of
+attention without a mask at the lengths of bench/results/peers.json, which has our kernels' times beside them. Needs NumPy and SciPy. Prints how
+far the fit is from the times that it was made of.
 """
 
 import json
@@ -18,12 +19,13 @@ from scipy.optimize import nnls
 
 ROOT = Path(__file__).resolve().parent.parent
 DIRECTIONS = ("forward", "backward")
-# The factor of the bench's times under steady load (attention_time.cpp).
+# The factor of the bench's times under steady load: it ran each case for long enough that the clock fell (tests/golden/prediction_test.cpp).
 STEADY_LOAD = 1.1
+LAUNCHES = {"forward": 0.005, "backward": 0.012}  # milliseconds (attention_time.cpp)
 # Timed with another lowering than today's, or with what no lowering writes.
 LEFT_OUT = {("zoo.documents", "forward"), ("adjoint.unguarded", "forward"), ("adjoint.unguarded", "backward")}
 LEFT_OUT_PREFIXES = ("budget.", "direct.")
-TILE, TILES_ALONG = 128, 32
+TILE, HEADS = 128, 64
 # How strongly costs that the times leave undecided are drawn to 0 and to each other.
 RIDGE = 0.01
 
@@ -74,13 +76,19 @@ def step_costs(cases, timed, direction):
     return dict(zip(steps, costs, strict=True))
 
 
-def tile_costs(timed, direction):
-    """Milliseconds of a row of tiles and of a tile, from what is skipped for a causal mask and for a window of 50."""
-    times = {case["pattern"]: ms for case, ms in timed if case["direction"] == direction}
-    causal = TILES_ALONG * (TILES_ALONG + 1) // 2
-    tiles = {"plain": TILES_ALONG**2, "band.right": causal, "band.left": 2 * TILES_ALONG - 1}
-    matrix = np.array([[TILES_ALONG / times[pattern], count / times[pattern]] for pattern, count in tiles.items()])
-    return np.linalg.lstsq(matrix, np.ones(len(tiles)), rcond=None)[0]
+def tile_costs(direction):
+    """Milliseconds of a row of tiles and of a tile, at 64 heads, from attention without a mask at several lengths of as many tokens."""
+    record = json.loads((ROOT / "bench/results/peers.json").read_text())
+    shapes = {name: shape for name, shape in record["cases"].items() if shape["modifier"] == "full" and shape["shape"] in ("", "1k", "2k", "8k", "16k")}
+    matrix = []
+    for row in record["results"]:
+        if (row["implementation"], row["direction"]) == ("scoremod_cudnn", direction) and row["case"] in shapes:
+            shape = shapes[row["case"]]
+            tiles = shape["queries"] // TILE
+            matrix.append(np.array([tiles, tiles**2]) * shape["batch"] * shape["heads"] / HEADS / (row["ms"] - LAUNCHES[direction]))
+    costs = np.linalg.lstsq(np.array(matrix), np.ones(len(matrix)), rcond=None)[0]
+    print(f"{direction}: {len(matrix)} lengths, worst error {np.abs(np.array(matrix) @ costs - 1).max():.3f}")
+    return costs
 
 
 def source(costs, tiles):
@@ -94,7 +102,8 @@ def source(costs, tiles):
     return text + TAIL
 
 
-HEAD = """// Made by tools/fit_score_costs.py from the times of patterns/sm_90-9.19.0.json and bench/results/h200.json.
+HEAD = """// Made by tools/fit_score_costs.py from the times of patterns/sm_90-9.19.0.json and of h200.json and peers.json of
+// bench/results.
 #include "backend/cudnn/patterns/score_costs.hpp"
 
 #include <algorithm>
@@ -135,7 +144,7 @@ def main():
         sys.exit(__doc__)
     cases, timed = timed_cases(sys.stdin)
     costs = {direction: step_costs(cases, timed, direction) for direction in DIRECTIONS}
-    tiles = {direction: tile_costs(timed, direction) for direction in DIRECTIONS}
+    tiles = {direction: tile_costs(direction) for direction in DIRECTIONS}
     (ROOT / "src/backend/cudnn/patterns/score_costs.cpp").write_text(source(costs, tiles), encoding="utf-8")
 
 

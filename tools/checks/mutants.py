@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Changes one operator, constant or condition of the sources at a time, and names the changes that no unit or property test finds.
 
-usage: mutants.py COUNT [--seed N] [--build FOLDER] [--filter PATTERN] [--files GLOB...] [--seconds N]
+usage: mutants.py COUNT [--seed N] [--build FOLDER] [--preset PRESET] [--filter PATTERN] [--files GLOB...] [--seconds N]
 
 COUNT mutants are drawn from the folders of src below. Each is compiled and tested in a copy of the tree in FOLDER (default: build/mutants), where
 ccache and the objects of the one before are used. --filter is GoogleTest's, of the tests to run. The seed is printed; with it the same
@@ -105,8 +105,8 @@ def draw(root, count, seed, globs=()):
 class Scratch:
     """A copy of the tree in which mutants are built."""
 
-    def __init__(self, root, folder, tests="*", programs=PROGRAMS):
-        self.tree, self.build, self.tests, self.programs = folder / "tree", folder / "build", tests, programs
+    def __init__(self, root, folder, tests="*", programs=PROGRAMS, preset="dev"):
+        self.tree, self.build, self.tests, self.programs, self.preset = folder / "tree", folder / "build", tests, programs, preset
         self.tree.mkdir(parents=True, exist_ok=True)
         kept = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True).stdout.decode().split("\0")
         for name in filter(None, kept):
@@ -116,8 +116,8 @@ class Scratch:
                 shutil.copy2(source, target)
 
     def prepare(self):
-        """Configures, and builds the tests without a mutant. The preset is the one that compiles fast."""
-        subprocess.run(["cmake", "--preset", "dev", "-B", self.build], cwd=self.tree, check=True, stdout=subprocess.DEVNULL)
+        """Configures, and builds the tests without a mutant."""
+        subprocess.run(["cmake", "--preset", self.preset, "-B", self.build], cwd=self.tree, check=True, stdout=subprocess.DEVNULL)
         if self._compile():
             sys.exit("mutants: the tests don't build without a mutant")
         if not self._tested():
@@ -157,6 +157,7 @@ def main():
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "mutants")
+    parser.add_argument("--preset", default="dev", help="of CMakePresets.json; dev compiles fast, release may have its objects in ccache")
     parser.add_argument("--filter", default="*", help="GoogleTest's filter of the tests to run")
     parser.add_argument("--files", nargs="*", default=(), help="draw from sources that one of these patterns matches")
     parser.add_argument("--seconds", type=float, default=3600, help="begin no mutant after so many")
@@ -164,7 +165,7 @@ def main():
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     mutants, end = draw(options.root, options.count, options.seed, options.files), time.monotonic() + options.seconds
-    scratch, counts, survivors = Scratch(options.root, options.build, options.filter), {}, []
+    scratch, counts, survivors = Scratch(options.root, options.build, options.filter, preset=options.preset), {}, []
     scratch.prepare()
     for mutant in mutants:
         if time.monotonic() > end:

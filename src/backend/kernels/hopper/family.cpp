@@ -14,10 +14,33 @@ namespace scoremod::backend::kernels {
 namespace {
 
 constexpr int kWarpThreads = 32;
-constexpr TiledTimes kForwardTimes{0.765, 0.075, 0.29, 1.06, 1, 0.006, 1},
+constexpr TiledTimes kForwardTimes{0.765, 0.075, 0.29, 1.06, 0.96, 0.006, 1},
     kBackwardTimes{2.5, 0.22, 0.26, 2.5, 1, 0.016, 2};
 /// Gradients are the same bits from call to call unless that takes so much longer.
 constexpr double kOrderWorth = 1.05;
+
+/// How much longer a forward's uneven rows take with heads of up to 64 dims, beside those of wider heads: causal
+/// against full in bench/results/peers.json.
+constexpr double kNarrowUneven = 1.07;
+constexpr std::int64_t kNarrow = 64;
+/// The part of the memory's bandwidth that reads and additions out of step reach, and the L2 cache that they share.
+constexpr double kReachedOutOfStep = 0.75, kL2Bytes = 50e6;
+
+/// The time of a fused backward's traffic where a KV head's CTAs are out of step. Each walks over the query heads of
+/// its group in turn. Under an uneven mask some walk faster than others, so that q, d_o and dq come from memory and not
+/// from L2. Of all tiles' traffic (group - 1) / (group + 1) was seen to come from there, of groups of 4 and 8
+/// (bench/results/peers.json).
+double group_traffic_time(const AttentionProblem& p, const MaskWork& mask, const DeviceRates& rates) {
+  const double group = static_cast<double>(p.heads_q) / static_cast<double>(p.heads_kv);
+  if (!mask.uneven || group == 1) return 0;
+  constexpr double kTile = 128, kElement = 2, kReadAndAdded = 2 * sizeof(float);
+  const double rows = static_cast<double>(p.batch * p.heads_q * p.seq_q);
+  const double row_bytes =
+      kElement * static_cast<double>(p.dim_qk + p.dim_v) + kReadAndAdded * static_cast<double>(p.dim_qk);
+  const double key_tiles = mask.run * static_cast<double>(p.seq_kv) / kTile;
+  const double missed = (group - 1) / (group + 1) * std::max(0.0, 1 - kL2Bytes / (rows * row_bytes));
+  return missed * rows * row_bytes * key_tiles / (kReachedOutOfStep * rates.bytes_per_ms);
+}
 
 class HopperVariant final : public TiledVariant {
  public:
@@ -40,8 +63,12 @@ class HopperVariant final : public TiledVariant {
     const TiledTimes& direct = forward ? kForwardTimes : shape().fused ? kHopperFusedTimes : kBackwardTimes;
     Prediction predicted = time_from(work, rates, direct, is_small(work));
     if (shape().persistent_ctas > 0) predicted.milliseconds *= persistent_time_part(work.problem, mask_work(work));
+    const bool narrow = std::max(work.problem.problem.dim_qk, work.problem.problem.dim_v) <= kNarrow;
+    if (forward && narrow && mask_work(work).uneven) predicted.milliseconds *= kNarrowUneven;
     if (shape().ordered) predicted.milliseconds *= ordered_time_part(mask_work(work));
     if (!shape().fused) return predicted;
+    predicted.milliseconds =
+        std::max(predicted.milliseconds, group_traffic_time(work.problem.problem, mask_work(work), rates));
     predicted.milliseconds *= kOrderWorth;
     predicted.source += concat("; times ", kOrderWorth, ", for gradients in no fixed order");
     return predicted;

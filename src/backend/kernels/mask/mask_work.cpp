@@ -15,7 +15,7 @@ using masks::MaskKind;
 using masks::TileMask;
 
 /// Rows of tiles that are looked at, and the finest boxes of keys in each.
-constexpr std::int64_t kRows = 8, kBoxes = 64;
+constexpr std::int64_t kRows = 8, kBoxes = 128;
 /// A row of tiles that runs more than this times the mean has others wait for it.
 constexpr double kEven = 1.25;
 /// Rows that run more than this times the mean are few: under a causal mask the longest runs twice as much.

@@ -21,9 +21,9 @@ struct TiledTimes {
   double evaluations;  ///< of the program for each score: a backward's kernels of queries and of keys make one each
 };
 
-/// How long one direction of a problem takes with tiles of this shape, scaled from `direct`, what an H200 took
-/// (bench/results/attention_kernels.json). `mask` is mask_work() of the direction. Tiles are `small` if a matrix that
-/// is read from shared memory serves half as many MMAs. Pure.
+/// How long one direction of a problem takes with tiles of this shape, scaled from `direct`, what a Hopper GPU
+/// took (bench/results/attention_kernels.json and, by lengths and masks, peers.json). `mask` is mask_work() of the
+/// direction. Tiles are `small` if a matrix that is read from shared memory serves half as many MMAs. Pure.
 Prediction tiled_time(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
                       const MaskWork& mask, const DeviceRates& rates, const TiledTimes& direct, bool small);
 
