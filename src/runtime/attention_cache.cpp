@@ -17,6 +17,7 @@
 #include "planner/selection.hpp"
 #include "plans/erased_plan_cache.hpp"
 #include "plans/planned_directions.hpp"
+#include "problem/canonical_problem.hpp"
 #include "runtime/known_structures.hpp"
 
 namespace scoremod {
@@ -77,7 +78,7 @@ Bytes key_of(const AttentionProblem& problem, const CompileOptions& options) {
   // The key has resolved values in place of options that the caller left open.
   const auto& [place_memory, place_device] = place_of(options);
   CanonicalWriter key;
-  key.text(to_json(problem)).text(backend);
+  key.bytes(problem::canonical_bytes(problem)).text(backend);
   write_texts(key, backends);
   key.integer(static_cast<int>(place_memory)).integer(place_device).integer(threads);
   key.boolean(max_workspace.has_value()).integer(static_cast<std::int64_t>(max_workspace.value_or(0)));

@@ -8,7 +8,9 @@
 
 #include "backend/backend.hpp"
 #include "base/background_thread.hpp"
+#include "base/bytes.hpp"
 #include "base/fail.hpp"
+#include "problem/canonical_problem.hpp"
 
 namespace scoremod::runtime {
 namespace {
@@ -16,15 +18,17 @@ namespace {
 /// The last failures of the process, for explain.
 class Failures {
  public:
-  void add(std::string problem, std::string reason) {
+  void add(const AttentionProblem& problem, std::string reason) {
+    Bytes key = problem::canonical_bytes(problem);
     const std::lock_guard lock(mutex_);
-    all_.emplace_front(std::move(problem), std::move(reason));
+    all_.emplace_front(std::move(key), std::move(reason));
     if (all_.size() > kMost) all_.pop_back();
   }
-  std::string of(const std::string& problem) const {
+  std::string of(const AttentionProblem& problem) const {
+    const Bytes key = problem::canonical_bytes(problem);
     const std::lock_guard lock(mutex_);
     for (const auto& [failed, reason] : all_) {
-      if (failed == problem) return reason;
+      if (failed == key) return reason;
     }
     return {};
   }
@@ -32,7 +36,7 @@ class Failures {
  private:
   static constexpr std::size_t kMost = 64;
   mutable std::mutex mutex_;
-  std::deque<std::pair<std::string, std::string>> all_;
+  std::deque<std::pair<Bytes, std::string>> all_;
 };
 
 /// Never destroyed: the planning thread may write there while the process ends.
@@ -94,7 +98,7 @@ void LaterPlans::plan() {
   } catch (const std::exception& error) {
     reason = error.what();
   }
-  failures().add(to_json(problem_.problem), std::move(reason));
+  failures().add(problem_.problem, std::move(reason));
 }
 
 void plan_for_all_sizes(compiler::CompiledProblem problem, CompileOptions options,
@@ -111,11 +115,11 @@ void plan_for_all_sizes(compiler::CompiledProblem problem, CompileOptions option
     try {
       planner::plan_problem(problem, options, planner::Level::kVerified, planner::select(options));
     } catch (const std::exception& error) {
-      failures().add(to_json(problem.problem), error.what());
+      failures().add(problem.problem, error.what());
     }
   });
 }
 
-std::string later_failure(const AttentionProblem& problem) { return failures().of(to_json(problem)); }
+std::string later_failure(const AttentionProblem& problem) { return failures().of(problem); }
 
 }  // namespace scoremod::runtime

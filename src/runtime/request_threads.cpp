@@ -31,7 +31,13 @@ void answer(const RequestQueue::Callback& callback, const Reply& reply) noexcept
   }
 }
 
-Reply shut_down_reply() { return {ReplyStatus::kShutDown, "the queue was shut down before the request began"}; }
+Reply shut_down_reply() noexcept {
+  try {
+    return {ReplyStatus::kShutDown, "the queue was shut down before the request began"};
+  } catch (...) {
+    return {ReplyStatus::kShutDown, {}};  // no memory for the text itself
+  }
+}
 
 }  // namespace
 
@@ -58,13 +64,17 @@ RequestThreads::RequestThreads(const RequestQueueOptions& options)
   try {
     for (std::size_t worker = 0; worker < count; ++worker) threads_.emplace_back([this, worker] { serve(worker); });
   } catch (const std::system_error& error) {
-    shut_down();
-    for (std::thread& thread : threads_) thread.join();
+    stop();
     fail_environment("the system refused a thread of a request queue: ", error.what(), "; ask for fewer");
+  } catch (...) {  // no memory for a thread's state
+    stop();
+    throw;
   }
 }
 
-RequestThreads::~RequestThreads() {
+RequestThreads::~RequestThreads() { stop(); }
+
+void RequestThreads::stop() {
   shut_down();
   for (std::thread& thread : threads_) thread.join();
 }
@@ -121,7 +131,7 @@ void RequestThreads::serve(std::size_t worker) {
 }
 
 void RequestThreads::shut_down() {
-  std::deque<Job> unbegun;
+  std::list<Job> unbegun;
   {
     const std::lock_guard lock(mutex_);
     is_shut_down_ = true;

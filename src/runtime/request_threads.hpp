@@ -3,9 +3,9 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <limits>
+#include <list>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -40,6 +40,7 @@ class RequestThreads {
   static constexpr std::uint64_t kNone = std::numeric_limits<std::uint64_t>::max();
 
   void serve(std::size_t worker);
+  void stop();
   bool is_own_thread() const;
   bool has_answered_all_before(std::uint64_t number) const;
 
@@ -47,7 +48,7 @@ class RequestThreads {
   const bool refuse_when_full_;
   mutable std::mutex mutex_;
   std::condition_variable job_came_, room_came_, answered_;
-  std::deque<Job> jobs_;
+  std::list<Job> jobs_;  ///< an empty one takes no memory, so that it can be emptied without any
   std::uint64_t next_number_ = 0;
   std::vector<std::uint64_t> running_;   ///< the job of each thread, or kNone
   std::uint64_t first_refused_ = kNone;  ///< the first job that shut_down() is still to answer
