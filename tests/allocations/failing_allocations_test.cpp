@@ -27,7 +27,7 @@ namespace {
 using Failing = test::Allocations::Failing;
 
 constexpr std::int64_t kHeads = 4, kDim = 16, kQueries = 150, kKeys = 130;
-/// Of a scenario with more allocations as many are drawn.
+/// As many are drawn of a scenario with more allocations.
 constexpr std::int64_t kMostFailures = 200, kMostOfExplain = 40;
 
 struct Outcome {
@@ -195,7 +195,7 @@ void hold(const Scenario& scenario, std::int64_t most = kMostFailures) {
   const std::int64_t count = test::Allocations::made() - before;
   int failures = 0;
   std::int64_t live = 0;
-  // What the first round makes the library keep, the second finds: only a leak grows again.
+  // The second round finds what the first made the library keep: only a leak grows again.
   for (int round = 0; round < 2; ++round) {
     live = test::Allocations::live();
     for (const std::int64_t number : drawn(count, most)) {
@@ -224,7 +224,7 @@ void hold(const Scenario& scenario, std::int64_t most = kMostFailures) {
   EXPECT_EQ(failures > 0, count > 0);
 }
 
-/// What a body of C++ comes to, as the C interface answers.
+/// Runs C++, and answers as the C interface does.
 template <class Body>
 bool run_guarded(Outcome& outcome, const Body& body) {
   char* message = nullptr;
