@@ -1,5 +1,6 @@
 """Calls whose sizes alone are new: the numbers of calls that know nothing of earlier ones, and the long way for whatever doesn't fit."""
 
+import random as pseudo_random
 import warnings
 
 import pytest
@@ -7,6 +8,8 @@ import torch
 
 from scoremod import open_attention
 from scoremod.torch import api, flex_attention, repeated_calls, resized_calls
+from scoremod.torch.looks import span
+from scoremod.torch.strides import taken
 
 H, HEADS_KV, D = 4, 2, 8
 
@@ -173,3 +176,21 @@ def test_many_sizes_keep_few(random, monkeypatch):
             flex_attention(q, k[:, :, :n], v[:, :, :n])
     (site,) = repeated_calls._sites.values()
     assert len(site.variants[0]._entries) == 4
+
+
+def test_a_part_of_a_cache_reaches_as_far_as_any_tensor(seed):
+    """The short way for parts of longer caches finds what the general rule finds, for strides that overlap, repeat or leave gaps, too."""
+    choose, parts = pseudo_random.Random(seed), 0
+    for _ in range(5000):
+        shape = [choose.randint(1, 4) for _ in range(4)]
+        strides = [choose.choice([0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 64]) for _ in range(3)] + [choose.choice([1, 1, 2])]
+        tensor = torch.empty(1000).as_strided(shape, strides)
+        found = resized_calls.Resizing._reach(tensor, (tensor.shape, tensor.stride()), 4)
+        if tensor.is_contiguous():
+            assert found == (tensor.nbytes, True)
+        elif taken(tensor, is_only_read=True) is tensor:
+            assert found == (span(shape, strides) * 4, False)
+            parts += 1
+        else:
+            assert found is None
+    assert parts > 500

@@ -95,6 +95,14 @@ class Resizing:
         """(bytes from the first element to the last, whether there are no gaps) of query, key or value; None of one that is not taken as it lies."""
         if tensor.is_contiguous():
             return tensor.nbytes, True
+        (batch, heads, length, dim), (of_batch, of_head, of_token, of_element) = look
+        # A part of a longer cache, whose heads or whose tokens are the outer ones: what taken() would find, in a tenth of its time.
+        is_part = of_element == 1 and (
+            (of_batch >= of_head * heads and of_head >= of_token * length and of_token >= dim)
+            or (of_batch >= of_token * length and of_token >= of_head * heads and of_head >= dim)
+        )
+        if is_part:
+            return ((batch - 1) * of_batch + (heads - 1) * of_head + (length - 1) * of_token + dim) * itemsize, False
         return (span(*look) * itemsize, False) if taken(tensor, is_only_read=True) is tensor else None
 
     def _counts(self, looks):
