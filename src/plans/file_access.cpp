@@ -1,7 +1,9 @@
 #include "plans/file_access.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <fcntl.h>
 #include <ios>
 #include <random>
@@ -16,6 +18,13 @@ namespace scoremod::plans {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// "0755"
+std::string mode_text(mode_t mode) {
+  std::array<char, 8> digits{};
+  std::snprintf(digits.data(), digits.size(), "%04o", static_cast<unsigned>(mode & 07777U));
+  return digits.data();
+}
 
 std::string system_text(int error) { return std::generic_category().message(error); }
 
@@ -33,6 +42,10 @@ void write_all(int descriptor, std::span<const std::byte> bytes, const fs::path&
     if (written < 0) fail_environment("cannot write ", path.string(), ": ", system_text(errno));
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
+}
+
+std::string open_to_all(const char* what, mode_t mode) {
+  return concat(what, " every user can write (mode ", mode_text(mode), "): stored plans are code; chmod o-w it");
 }
 
 /// Fills a new file and waits until the disk has it: a rename that survives a power failure must not outlive the
@@ -58,7 +71,10 @@ InputFile::InputFile(const fs::path& path) : path_(path.string()) {
     error_ = system_text(errno);
   } else if (!S_ISREG(status.st_mode)) {
     error_ = S_ISDIR(status.st_mode) ? "a folder" : "not a regular file";
+  } else if ((status.st_mode & S_IWOTH) != 0) {
+    error_ = open_to_all("a file that", status.st_mode);
   }
+  is_own_ = status.st_uid == ::geteuid() || status.st_uid == 0;
   bytes_ = static_cast<std::uint64_t>(status.st_size);
   modified_ = status.st_mtime;
 }
@@ -82,6 +98,15 @@ Bytes InputFile::read(std::uint64_t most) const {
 }
 
 void InputFile::touch() const { ::futimens(descriptor_, nullptr); }
+
+std::string folder_objection(const fs::path& directory, bool file_is_own) {
+  struct stat status {};
+  if (::stat(directory.c_str(), &status) != 0 || (status.st_mode & S_IWOTH) == 0) return {};
+  const bool may_replace = (status.st_mode & S_ISVTX) == 0;
+  if (!may_replace && file_is_own) return {};
+  return concat(may_replace ? "it is" : "it is another user's,", " in ", directory.string(), ", ",
+                open_to_all("a folder that", status.st_mode));
+}
 
 void make_private_directory(const fs::path& directory) {
   std::error_code error;

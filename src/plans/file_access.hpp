@@ -14,7 +14,7 @@ namespace scoremod::plans {
 class InputFile {
  public:
   /// Opens a regular file. Anything else, such as a pipe that would block or a link to another file, counts as one that
-  /// can't be read.
+  /// can't be read. So does a file that every user can write.
   explicit InputFile(const std::filesystem::path& path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
@@ -25,6 +25,8 @@ class InputFile {
   const std::string& error() const { return error_; }
   std::uint64_t bytes() const { return bytes_; }
   std::time_t modified() const { return modified_; }
+  /// Whether it belongs to this process's user, or to the system's.
+  bool is_own() const { return is_own_; }
 
   /// The first bytes, as many as there are up to `most`. Throws Error(kEnvironment).
   Bytes read(std::uint64_t most) const;
@@ -38,7 +40,12 @@ class InputFile {
   std::string error_;
   std::uint64_t bytes_ = 0;
   std::time_t modified_ = 0;
+  bool is_own_ = false;
 };
+
+/// Why any user may have written a file of the folder, which is code; empty where none may. A folder like /tmp lets
+/// users make files, but not replace those of others.
+std::string folder_objection(const std::filesystem::path& directory, bool file_is_own);
 
 /// Beginning of the names of files that are being written.
 inline constexpr const char* kTemporaryPrefix = ".writing-";

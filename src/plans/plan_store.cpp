@@ -39,6 +39,8 @@ std::optional<Bytes> PlanStore::load(RecordKind kind, const Bytes& key) {
       ++misses_;
       return std::nullopt;
     }
+    const std::string objection = folder_objection(directory_, file.is_own());
+    if (!objection.empty()) fail_environment(path.string(), ": ", objection);
     RecordFile found = read_record(file);
     // Two keys may share a name, which is a hash; the one that was saved last has the file.
     if (found.damage.empty() && (found.record.key != key || found.record.kind != kind)) {
@@ -72,6 +74,9 @@ void PlanStore::write(const Record& record) {
     fail_environment("a record of ", file.size(), " bytes is over the store's limit of ", max_bytes_.load());
   }
   make_private_directory(directory_);
+  // Others would read what anybody may have put there.
+  const std::string objection = folder_objection(directory_, true);
+  if (!objection.empty()) fail_environment("a plan would not be safe: ", objection);
   write_atomically(directory_, file_name(record.kind, record.key), file);
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <sys/stat.h>
 #include <tuple>
+#include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -45,6 +46,44 @@ TEST(PlanStore, NeverLoadsADamagedFile) {
   EXPECT_NE(warnings.texts[0].find(path.string()), std::string::npos) << warnings.texts[0];
   EXPECT_TRUE(store.save(record)) << "built again";
   EXPECT_EQ(store.load(record.kind, record.key), record.payload);
+}
+
+/// Stored plans are code.
+TEST(PlanStore, NeverLoadsWhatEveryUserCanWrite) {
+  const ScratchFolder folder;
+  const Record record = record_of(1, 40);
+  PlanStore(folder.path()).save(record);
+  const fs::path path = path_of(PlanStore(folder.path()), record);
+  const auto loads = [&](mode_t folder_mode, mode_t file_mode, const char* text) {
+    EXPECT_EQ(::chmod(folder.path().c_str(), folder_mode), 0);
+    EXPECT_EQ(::chmod(path.c_str(), file_mode), 0);
+    const Warnings warnings;
+    const bool found = PlanStore(folder.path()).load(record.kind, record.key).has_value();
+    EXPECT_EQ(warnings.texts.size(), found ? 0U : 1U);
+    if (found) return true;
+    EXPECT_NE(warnings.texts[0].find(text), std::string::npos) << warnings.texts[0];
+    return false;
+  };
+  EXPECT_TRUE(loads(0700, 0600, ""));
+  EXPECT_TRUE(loads(0775, 0664, "")) << "groups are those that a user wanted";
+  EXPECT_TRUE(loads(01777, 0600, "")) << "a folder like /tmp, and an own file";
+  EXPECT_FALSE(loads(0700, 0666, "a file that every user can write (mode 0666)"));
+  EXPECT_FALSE(loads(0777, 0600, "a folder that every user can write (mode 0777)"));
+  if (::geteuid() != 0) return;
+  EXPECT_EQ(::chown(path.c_str(), 12345, 12345), 0);
+  EXPECT_FALSE(loads(01777, 0600, "it is another user's"));
+  EXPECT_TRUE(loads(0700, 0600, "")) << "where only this user could have put it";
+}
+
+TEST(PlanStore, WritesNothingWhereEveryUserCanWrite) {
+  const ScratchFolder folder;
+  ASSERT_EQ(::chmod(folder.path().c_str(), 0777), 0);
+  const Warnings warnings;
+  PlanStore store(folder.path());
+  EXPECT_FALSE(store.save(record_of(1)));
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+  ASSERT_EQ(warnings.texts.size(), 1);
+  EXPECT_NE(warnings.texts[0].find("chmod o-w it"), std::string::npos) << warnings.texts[0];
 }
 
 TEST(PlanStore, NeverLoadsTheRecordOfAnotherKeyOfTheSameHash) {
