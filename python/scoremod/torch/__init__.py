@@ -17,6 +17,7 @@ from scoremod.explanation import Explanation, Operand
 from scoremod.torch.api import flex_attention
 from scoremod.torch.context_parallel import context_parallel_attention
 from scoremod.torch.explain import draw, explain, support
+from scoremod.torch.flash_registration import register
 from scoremod.torch.merged import merge
 from scoremod.torch.page_append import append_to_pages
 from scoremod.torch.stripes import stripe, unstripe
@@ -39,13 +40,14 @@ __all__ = [
     "merge",
     "noop_mask",
     "or_masks",
+    "register",
     "stripe",
     "support",
     "unstripe",
 ]
 
 # Modules for users beside these, each imported by itself.
-_MODULES = ("transformers",)
+_MODULES = ("flash_attn", "transformers")
 
 
 def __dir__():

@@ -4,6 +4,7 @@ import torch
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.torch.api import flex_attention
+from scoremod.torch.flash_arguments import of_cache, of_dense, of_varlen
 from scoremod.torch.page_append import append_to_pages
 
 _NO_WINDOW = (-1, -1)
@@ -54,9 +55,8 @@ def flash_attn_func(
     InvalidArgumentError, UnsupportedError
         As flex_attention.
     """
-    functions = _functions(causal, window_size, softcap, alibi_slopes)
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    o, lse = _attend(q, k, v, functions, softmax_scale, s_aux, dropout_p=dropout_p, deterministic=deterministic or None)
+    arguments = of_dense(q, k, v, causal, window_size, softcap, alibi_slopes)
+    o, lse = _attend(arguments, softmax_scale, s_aux, dropout_p=dropout_p, deterministic=deterministic or None)
     o = o.transpose(1, 2)
     return (o, lse, None) if return_attn_probs else o
 
@@ -111,20 +111,9 @@ def flash_attn_varlen_func(
     InvalidArgumentError, UnsupportedError
         As flex_attention.
     """
-    functions = _functions(causal, window_size, softcap, alibi_slopes)
-    places = {"q_offsets": cu_seqlens_q, "lengths": seqused_k, "max_length": (_number(max_seqlen_q), _number(max_seqlen_k))}
-    if block_table is not None:
-        k, v = k.transpose(1, 2), v.transpose(1, 2)
-        places["page_table"] = block_table
-        if seqused_k is None:
-            if cu_seqlens_k is None:
-                raise InvalidArgumentError("block_table: expected cu_seqlens_k or seqused_k beside it, which say how many keys there are, found neither")
-            places["lengths"] = cu_seqlens_k.diff()
-    elif cu_seqlens_k is None:
-        raise InvalidArgumentError("cu_seqlens_k: expected where the keys of sequences begin and end, found none")
-    else:
-        places["kv_offsets"] = cu_seqlens_k
-    o, lse = _attend(q, k, v, functions, softmax_scale, s_aux, dropout_p=dropout_p, deterministic=deterministic or None, **places)
+    most = max_seqlen_q, max_seqlen_k
+    arguments = of_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, most, block_table, seqused_k, causal, window_size, softcap, alibi_slopes)
+    o, lse = _attend(arguments, softmax_scale, s_aux, dropout_p=dropout_p, deterministic=deterministic or None)
     return (o, lse.T, None) if return_attn_probs else o
 
 
@@ -192,58 +181,15 @@ def flash_attn_with_kvcache(
     if not isinstance(cache_seqlens, torch.Tensor):
         cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
     lengths = cache_seqlens if k is None else cache_seqlens + k.shape[1]
-    k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
     if k is not None and v is not None:
         # A row of a dense cache is a page that has room for all its keys.
         table = torch.arange(batch, dtype=torch.int32, device=q.device)[:, None] if block_table is None else block_table
-        append_to_pages(k_cache, v_cache, k.transpose(1, 2), v.transpose(1, 2), table, lengths)
-    functions = _functions(causal, window_size, softcap, alibi_slopes)
-    o, lse = _attend(q.transpose(1, 2), k_cache, v_cache, functions, softmax_scale, s_aux, lengths=lengths, page_table=block_table)
+        append_to_pages(*(x.transpose(1, 2) for x in (k_cache, v_cache, k, v)), table, lengths)
+    o, lse = _attend(of_cache(q, k_cache, v_cache, lengths, block_table, causal, window_size, softcap, alibi_slopes), softmax_scale, s_aux)
     o = o.transpose(1, 2)
     return (o, lse) if return_softmax_lse else o
 
 
-def _attend(q, k, v, functions, scale, sink, **options):
-    score_mod, mask_mod = functions
-    start = None if score_mod is None and mask_mod is None else "bottom_right"
-    return flex_attention(q, k, v, score_mod, scale=scale, mask_mod=mask_mod, enable_gqa=True, return_lse=True, sink=sink, q_start=start, **options)
-
-
-def _number(most):
-    return most if most is None else int(most)
-
-
-def _functions(causal, window_size, softcap, alibi_slopes):
-    """(score_mod, mask_mod) of positions, either of which may be None."""
-    return _score_mod(softcap or None, alibi_slopes), _mask_mod(causal, *window_size)
-
-
-def _score_mod(cap, slopes):
-    if cap is None and slopes is None:
-        return None
-
-    def score_mod(score, b, h, q_idx, kv_idx):
-        if cap is not None:
-            score = cap * torch.tanh(score / cap)
-        if slopes is not None:
-            score = score - (slopes[h] if slopes.dim() == 1 else slopes[b, h]) * (q_idx - kv_idx).abs()
-        return score
-
-    return score_mod
-
-
-def _mask_mod(causal, left, right):
-    left, right = (None if bound is None or bound < 0 else bound for bound in (left, right))
-    right = 0 if causal else right
-    if left is None and right is None:
-        return None
-
-    def mask_mod(b, h, q_idx, kv_idx):
-        kept = []
-        if right is not None:
-            kept.append(kv_idx - q_idx <= right)
-        if left is not None:
-            kept.append(q_idx - kv_idx <= left)
-        return kept[0] if len(kept) == 1 else kept[0] & kept[1]
-
-    return mask_mod
+def _attend(arguments, scale, sink, **options):
+    q, k, v, score_mod, mask_mod, places = arguments
+    return flex_attention(q, k, v, score_mod, scale=scale, mask_mod=mask_mod, enable_gqa=True, return_lse=True, sink=sink, **places, **options)
