@@ -84,9 +84,10 @@ def backend_names(backends):
         return []
     if isinstance(backends, str):
         return [name.strip() for name in backends.split(",") if name.strip()]
-    names = list(backends) if isinstance(backends, Iterable) else [backends]
+    # An array of one number is iterable by its type alone.
+    names = list(backends) if isinstance(backends, Iterable) and not hasattr(backends, "shape") else [backends]
     if not all(isinstance(name, str) for name in names):
-        raise InvalidArgumentError(f"backends: expected names, or a text with commas between them, found {backends!r}")
+        raise InvalidArgumentError(f"backends: expected names, or a text with commas between them, found {backends!r:.100}")
     return names
 
 

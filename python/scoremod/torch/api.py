@@ -14,7 +14,7 @@ from scoremod.query_positions import named
 from scoremod.torch.attention_ops import attention, refuse_tangents
 from scoremod.torch.block_masks import mask_of
 from scoremod.torch.call import FLOAT8, TENSOR_DTYPES, check_dtypes, check_places
-from scoremod.torch.call_options import NO_OFFSETS, CallSpec, options_of
+from scoremod.torch.call_options import NO_OFFSETS, CallSpec, check_flags, options_of
 from scoremod.torch.captures import Extents, learned
 from scoremod.torch.changing_numbers import numbers_of, open_trace, opened
 from scoremod.torch.compiled_call import call_in_graph, flex_attention_operator
@@ -135,7 +135,12 @@ def flex_attention(
     if isinstance(mask_mod, str):
         mask_mod, q_start = named(mask_mod, q_start)
     is_usual = block_mask is return_aux is q_start is descale_q is descale_k is descale_v is scale_o is out_dtype is None and offsets is NO_OFFSETS
-    if is_usual and not (others or dropout_p or return_amax_o or torch.compiler.is_dynamo_compiling()):
+    try:
+        is_usual = is_usual and not (others or dropout_p or return_amax_o or torch.compiler.is_dynamo_compiling())
+    except RuntimeError:  # of the truth of a tensor
+        check_flags(dropout_p=dropout_p, return_amax_o=return_amax_o)
+        raise
+    if is_usual:
         plain = scale, enable_gqa, return_lse, backends, deterministic, new_sizes, max_length
         request = query, key, value, score_mod, mask_mod, (lengths, q_offsets, kv_offsets, page_table, sink), plain
         found = repeated(*request, out)
@@ -145,6 +150,7 @@ def flex_attention(
     if others:
         refuse("flex_attention", others, arguments_of(flex_attention), ELSEWHERE)
     refuse_tensor(mask_mod)
+    check_flags(enable_gqa=enable_gqa, return_lse=return_lse, return_amax_o=return_amax_o, deterministic=deterministic, dropout_p=dropout_p)
     if block_mask is not None:
         mask_mod = mask_of(block_mask, mask_mod, query, key, q_offsets is not None or page_table is not None)
     if return_lse and return_aux is not None:

@@ -11,7 +11,7 @@ import torch
 
 from scoremod.arguments import backend_names, check_new_sizes, finite, int32
 from scoremod.attention import Offsets
-from scoremod.errors import InvalidArgumentError
+from scoremod.errors import InvalidArgumentError, WrongTypeError
 from scoremod.signatures import Backends, NewSizes
 from scoremod.torch.call import MIXED, PAGED, Call
 
@@ -70,8 +70,7 @@ def options_of(spec: CallSpec) -> Call:
         if abs(scale) > np.finfo(np.float32).max:
             raise InvalidArgumentError(f"scale: expected a number that float32 holds, found {scale!r}")
     check_new_sizes(new_sizes)
-    if not isinstance(offsets, (tuple, list)) or len(offsets) > len(Offsets()):
-        raise InvalidArgumentError(f"offsets: expected scoremod.Offsets(batch, head, query, key), found {offsets!r}")
+    check_offsets(offsets)
     given, offsets = (
         offsets,
         Offsets(*(int32(int(value) if isinstance(value, torch.SymInt) else value, f"offsets.{axis}") for axis, value in Offsets(*offsets)._asdict().items())),
@@ -99,6 +98,20 @@ def options_of(spec: CallSpec) -> Call:
         new_sizes=new_sizes,
         q_start=q_start,
     )
+
+
+def check_offsets(offsets):
+    """Raises InvalidArgumentError unless these can be index offsets."""
+    if not isinstance(offsets, (tuple, list)) or len(offsets) > len(Offsets()):
+        raise InvalidArgumentError(f"offsets: expected scoremod.Offsets(batch, head, query, key), found {offsets!r:.100}")
+
+
+def check_flags(**flags):
+    """Raises WrongTypeError where a tensor is given for True or False, or for a number: its truth would wait for a device, or not be known."""
+    for name, value in flags.items():
+        if isinstance(value, torch.Tensor):
+            expected = "a number" if name == "dropout_p" else "True or False"
+            raise WrongTypeError(f"{name}: expected {expected}, found a tensor of shape {tuple(value.shape)}; give a Python value")
 
 
 def _as_number(given):

@@ -24,8 +24,8 @@ def factors_of(query, descales, scale_o, out_dtype, return_amax_o):
                 )
         return (), None
     out = torch.bfloat16 if out_dtype is None else out_dtype
-    if out not in _OUTPUTS:
-        raise InvalidArgumentError(f"out_dtype: expected one of {', '.join(map(str, _OUTPUTS))}, found {out}")
+    if not isinstance(out, torch.dtype) or out not in _OUTPUTS:
+        raise InvalidArgumentError(f"out_dtype: expected one of {', '.join(map(str, _OUTPUTS))}, found {out!r:.100}")
     if (out in FLOAT8) != (scale_o is not None):
         found = "none" if scale_o is None else "one"
         raise InvalidArgumentError(f"scale_o: expected one with an FP8 out_dtype and none with another, found {found} with {out}")

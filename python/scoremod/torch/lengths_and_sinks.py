@@ -63,7 +63,9 @@ def with_sink(o, lse, sink, offsets_q=None):
 
 def checked_sink(sink, heads):
     """The sink of each of so many heads."""
-    if not isinstance(sink, torch.Tensor) or tuple(sink.shape) not in ((), (heads,)) or not sink.is_floating_point():
+    if not isinstance(sink, torch.Tensor) or tuple(sink.shape) not in ((), (heads,)) or not sink.is_floating_point() or sink.dtype.itemsize == 1:
         found = f"{sink.dtype} of shape {tuple(sink.shape)}" if isinstance(sink, torch.Tensor) else type(sink).__name__
-        raise InvalidArgumentError(f"sink: expected a float tensor of shape ({heads},), one for each query head, or of one number; found {found}")
+        raise InvalidArgumentError(
+            f"sink: expected a float tensor of shape ({heads},), one for each query head, or of one number, of 16 bits or more; found {found}"
+        )
     return sink if sink.dim() else sink.expand(heads)

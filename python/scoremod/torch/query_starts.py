@@ -9,16 +9,28 @@ from scoremod.arguments import int32
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError
 from scoremod.query_positions import is_bottom_right
-from scoremod.torch.call_options import NO_OFFSETS
+from scoremod.torch.call import check_places
+from scoremod.torch.call_options import NO_OFFSETS, check_offsets
 from scoremod.torch.checked_integers import checked_starts
 from scoremod.torch.dtensors import is_sharded
 from scoremod.torch.sequences import dense_int32
+from scoremod.user_functions import check_callable
 
 
 def started(q_start, query, key, sequences, score_mod, mask_mod, offsets):
     """(score_mod, mask_mod, offsets, whether these are a q_start alone) of flex_attention's arguments. sequences: q_offsets, kv_offsets, page_table and
     lengths."""
     q_offsets, kv_offsets, page_table, lengths = sequences
+    if not torch.compiler.is_dynamo_compiling():  # where attend_graph looks at them
+        check_places(query, key, key)
+    for name, tensor in (("query", query), ("key", key)):
+        if tensor.dim() not in (3, 4):
+            raise InvalidArgumentError(
+                f"{name}: expected 4 dimensions [batch, heads, sequence, dim], or 3, [tokens, heads, dim], with q_offsets, found shape {tuple(tensor.shape)}"
+            )
+    check_offsets(offsets)
+    if isinstance(q_offsets, torch.Tensor) and q_offsets.dim() != 1:
+        raise InvalidArgumentError(f"q_offsets: expected 1 dimension [batch + 1], found shape {tuple(q_offsets.shape)}")
     batch = q_offsets.shape[0] - 1 if isinstance(q_offsets, torch.Tensor) else query.shape[0]
     if is_sharded(q_start):
         q_start = q_start.full_tensor()
@@ -37,10 +49,10 @@ def started(q_start, query, key, sequences, score_mod, mask_mod, offsets):
         raise InvalidArgumentError(f"q_start: expected an integer, or an int32 or int64 tensor of shape ({batch},), one for each batch; found {found:.100}")
     if q_start < 0:
         raise InvalidArgumentError(f"q_start: expected the index of the first query, from 0 on, found {q_start}")
+    first = q_start if isinstance(q_start, torch.SymInt) else int32(q_start, "q_start")
     # Ragged problems take no index offsets, and lengths of queries count from a call's first.
     if q_offsets is not None or (isinstance(lengths, (tuple, list)) and lengths[0] is not None):
-        return *_at(torch.full((batch,), q_start, dtype=torch.int32, device=query.device), score_mod, mask_mod), offsets, False
-    first = q_start if isinstance(q_start, torch.SymInt) else int32(q_start, "q_start")
+        return *_at(torch.full((batch,), first, dtype=torch.int32, device=query.device), score_mod, mask_mod), offsets, False
     return score_mod, mask_mod, Offsets(*offsets)._replace(query=first), offsets is NO_OFFSETS
 
 
@@ -88,6 +100,9 @@ def _count(query, offsets, lengths, batch, name, tensor=None):
 
 def _at(starts, score_mod, mask_mod):
     """Functions of positions as ones of indices."""
+    for name, function in (("score_mod", score_mod), ("mask_mod", mask_mod)):
+        if function is not None and not torch.compiler.is_dynamo_compiling():
+            check_callable(name, function)
 
     def score_mod_at_positions(score, b, h, q_idx, kv_idx):
         return score_mod(score, b, h, q_idx + starts[b], kv_idx)

@@ -138,6 +138,8 @@ def _pages(query, key, page_table, lengths, batch, of):
     tables = page_table if isinstance(page_table, (tuple, list)) else (page_table, page_table)
     if len(tables) != 2:
         raise InvalidArgumentError(f"page_table: expected one table or a pair, of keys and of values, found {len(tables)}")
+    if isinstance(lengths, (tuple, list)) and len(lengths) != 2:
+        raise InvalidArgumentError(f"lengths: expected lengths of the keys, or a pair, of queries and of keys, found {len(lengths)}")
     of_keys = lengths[1] if isinstance(lengths, (tuple, list)) else lengths
     if of_keys is None:
         raise InvalidArgumentError("page_table: expected lengths of the keys beside it, found none; give lengths=, of each batch")
