@@ -5,6 +5,7 @@ import functools
 import json
 import math
 import numbers
+from typing import Any
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -78,7 +79,7 @@ def check_new_sizes(value):
         raise InvalidArgumentError(f"new_sizes: expected 'wait' or 'serve', found {value!r:.100}")
 
 
-def backend_names(backends):
+def backend_names(backends: Any) -> list[str]:
     """The names of a list of backends, or of a text with commas between them; those to leave out have a "-" before them."""
     if backends is None:
         return []
