@@ -5,8 +5,8 @@ import functools
 import json
 import math
 import numbers
-from typing import Any
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -86,7 +86,7 @@ def backend_names(backends: Any) -> list[str]:
     if isinstance(backends, str):
         return [name.strip() for name in backends.split(",") if name.strip()]
     # An array of one number is iterable by its type alone.
-    names = list(backends) if isinstance(backends, Iterable) and not hasattr(backends, "shape") else [backends]
+    names: list[Any] = list(backends) if isinstance(backends, Iterable) and not hasattr(backends, "shape") else [backends]
     if not all(isinstance(name, str) for name in names):
         raise InvalidArgumentError(f"backends: expected names, or a text with commas between them, found {backends!r:.100}")
     return names
