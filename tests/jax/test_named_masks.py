@@ -137,7 +137,11 @@ def test_multi_head_attention_passes_them_on():
         (dict(bias_type="post_scale_bias"), {}, "bias: expected an array"),
         ({}, dict(bias=jnp.ones((1, 1, 1, 1))), "bias: expected none"),
         (dict(bias_type="alibi"), {}, "bias_type: expected one of"),
-        (dict(attn_mask_type="padding"), dict(sequence_descriptor=SequenceDescriptor(segment_positions=(J, J))), "sequence_descriptor: expected lengths"),
+        (
+            dict(attn_mask_type="padding"),
+            dict(sequence_descriptor=SequenceDescriptor(segment_positions=(J, J))),
+            "sequence_descriptor: expected segment_ids beside",
+        ),
     ],
 )
 def test_mistakes(fields, arguments, message):

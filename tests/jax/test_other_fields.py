@@ -66,7 +66,8 @@ def test_fields_that_mean_the_same():
     [
         ({"context_checkpoint_name": "mine"}, "context_checkpoint_name: .*found 'mine'; .*CHECKPOINT_NAMES"),
         ({"context_parallel_axis": "seq"}, "context_parallel_axis: .*context_parallel_attention"),
-        ({"qkv_layout": "thd_thd_thd"}, 'qkv_layout: .*layout="THD", q_offsets='),
+        ({"qkv_layout": "thd_thd_thd"}, 'attn_mask_type: expected a type with padding .*layout="THD", q_offsets='),
+        ({"qkv_layout": "bhds_bhds_bhds"}, "qkv_layout: expected one of bhsd_bhsd_bhsd, .*give query, key and value"),
         ({"num_attention_headz": 4}, "num_attention_headz: the module.* expected no such argument"),
         ({"use_bias": True}, "use_bias: .*add biases in the modules that make the projections"),
     ],

@@ -19,7 +19,7 @@ Q = jnp.ones((2, 4, 2, 8), jnp.float32)
 def test_dir_shows_public_names_alone():
     shown = {name for name in dir(scoremod.jax) if not name.startswith("__")}
     modules = {name for name in shown if inspect.ismodule(getattr(scoremod.jax, name))}
-    assert modules - {"linen", "nnx", "transformer_layer"} == {"context_parallel", "graph", "zoo"}
+    assert modules - {"linen", "nnx", "transformer_engine", "transformer_layer"} == {"context_parallel", "graph", "zoo"}
     assert shown - modules == {name for name in scoremod.jax.__all__ if name != "zoo"}
 
 

@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The modules of docs/reference/python_api.md, whose docstrings stand below its tables.
 MODULES = (
     "scoremod", "scoremod.cache", "scoremod.torch", "scoremod.jax", "scoremod.jax.context_parallel", "scoremod.jax.linen", "scoremod.jax.nnx",
-    "scoremod.jax.transformer_layer", "scoremod.jax.zoo",
+    "scoremod.jax.transformer_engine", "scoremod.jax.transformer_layer", "scoremod.jax.zoo",
 )  # fmt: skip
 LINK = re.compile(r"\]\(([^)#\s]+)([^)\s]*)\)")
 

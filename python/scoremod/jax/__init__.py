@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 # Modules for users beside these, each imported by itself.
-_MODULES = ("context_parallel", "graph", "linen", "nnx", "transformer_layer")
+_MODULES = ("context_parallel", "graph", "linen", "nnx", "transformer_engine", "transformer_layer")
 
 
 def __dir__():

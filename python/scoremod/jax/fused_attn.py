@@ -10,7 +10,7 @@ import jax
 from jax.typing import ArrayLike
 
 from scoremod.errors import InvalidArgumentError
-from scoremod.jax.module_attention import module_attention
+from scoremod.jax.module_attention import module_attention, unpacked
 from scoremod.jax.named_masks import SequenceDescriptor
 from scoremod.jax.other_fields import check_always, layout_of, text_of
 from scoremod.signatures import Backends, Modifier, NewSizes
@@ -54,7 +54,7 @@ def fused_attn(
     Parameters
     ----------
     qkv : tuple of one, two or three arrays
-        Packed as qkv_layout says.
+        Packed as qkv_layout says. In the layouts with T they are [batch, seq, ...] too, and sequence_descriptor says which sequences a row has.
     bias, sequence_descriptor, window_size, scaling_factor, dropout_probability, softmax_offset
         The fields of scoremod.jax.linen.DotProductAttention.
     seed : key of jax.random, optional
@@ -98,10 +98,12 @@ def fused_attn(
     softmax_type = text_of(softmax_type, "_softmax")
     if (softmax_type == "learnable") != (softmax_offset is not None):
         raise InvalidArgumentError(f"softmax_offset: expected one exactly with a learnable softmax, found {softmax_type!r}")
+    mask_type = text_of(attn_mask_type, "_mask")
+    layout, packed_axis = layout_of(qkv_layout, mask_type)
     fields = SimpleNamespace(
-        layout=layout_of(qkv_layout),
+        layout=layout,
         scale=scaling_factor,
-        attn_mask_type=text_of(attn_mask_type, "_mask"),
+        attn_mask_type=mask_type,
         window_size=window_size,
         bias_type=text_of(attn_bias_type),
         softmax_type=softmax_type,
@@ -120,8 +122,7 @@ def fused_attn(
         raise InvalidArgumentError("seed: expected a key of jax.random beside dropout_probability, found none")
     return module_attention(
         fields,
-        *qkv,
-        *[None] * (3 - len(qkv)),
+        *unpacked(layout, *qkv, *[None] * (3 - len(qkv)), axis=packed_axis),
         sink_of=lambda heads: softmax_offset.reshape(heads),  # pyright: ignore[reportOptionalMemberAccess]
         dropout_key=seed if dropout_probability and is_training else None,
         bias=bias,

@@ -91,16 +91,16 @@ def refuse_deterministic(value):
         )
 
 
-def unpacked(layout, query, key, value):
-    """query, key and value of arrays that may be packed into one or two."""
+def unpacked(layout, query, key, value, axis=2):
+    """query, key and value of arrays that may be packed along a dimension into one or two."""
     packed = query if key is None else key if value is None else None
     if packed is None:
         return query, key, value
     count = 3 if key is None else 2
-    if layout not in ("BSHD", "SBHD") or packed.ndim != 5 or packed.shape[2] != count:
+    if layout not in ("BSHD", "SBHD") or packed.ndim != 5 or packed.shape[axis] != count:
         raise InvalidArgumentError(
-            f"expected a packed array with {count} as its third of five dimensions in layout BSHD or SBHD, found shape {packed.shape} in "
-            f"layout {layout}; or give query, key and value"
+            f"expected a packed array with {count} as its {'third' if axis == 2 else 'fourth'} of five dimensions in layout BSHD or SBHD, found shape "
+            f"{packed.shape} in layout {layout}; or give query, key and value"
         )
-    parts = [packed[:, :, i] for i in range(count)]
+    parts = [packed[(slice(None),) * axis + (i,)] for i in range(count)]
     return tuple(parts) if count == 3 else (query, *parts)

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from scoremod.errors import InvalidArgumentError
+from scoremod.errors import InvalidArgumentError, WrongTypeError
+from scoremod.jax.segments import before_end, ids_and_positions
 
 _PARTS = ("padding", "causal", "bottom_right")
 BIAS_TYPES = ("no_bias", "pre_scale_bias", "post_scale_bias")
@@ -16,19 +17,27 @@ BIAS_TYPES = ("no_bias", "pre_scale_bias", "post_scale_bias")
 class SequenceDescriptor(NamedTuple):
     """The sequences of a batch: how many of the positions each has, or which of several sequences each position belongs to.
 
-    lengths: (of queries, of keys), integer arrays [batch].
+    lengths: (of queries, of keys), integer arrays [batch]; with offsets [batch, sequences].
     segment_ids: (of queries, of keys), integer arrays [batch, seq]; a position of id 0 belongs to none.
     segment_positions: likewise the positions within the sequences; without them those in the array, which are right for a causal mask where
-        queries and keys are in the same places."""
+        queries and keys are in the same places.
+    offsets: (of queries, of keys), integer arrays [batch, sequences + 1]: where in its row each sequence begins."""
 
     lengths: tuple[ArrayLike, ArrayLike] | None = None
     segment_ids: tuple[ArrayLike, ArrayLike] | None = None
     segment_positions: tuple[ArrayLike, ArrayLike] | None = None
+    offsets: tuple[ArrayLike, ArrayLike] | None = None
 
     @classmethod
     def from_seqlens(cls, lengths: ArrayLike | tuple[ArrayLike, ArrayLike]) -> SequenceDescriptor:
         """lengths: of queries and keys alike, or a pair."""
         return cls(lengths=_pair(lengths))
+
+    @classmethod
+    def from_seqlens_and_offsets(cls, lengths: ArrayLike | tuple[ArrayLike, ArrayLike], offsets: ArrayLike | tuple[ArrayLike, ArrayLike]) -> SequenceDescriptor:
+        """Several sequences in a row. lengths: [batch, sequences], below 1 for one that is none. offsets: [batch, sequences + 1], the positions at
+        which they begin, and one more that nothing reads. Arrays for queries and keys alike, or pairs."""
+        return cls(lengths=_pair(lengths), offsets=_pair(offsets))
 
     @classmethod
     def from_segment_ids_and_pos(
@@ -78,8 +87,7 @@ def named_mask(mask_type, window, descriptor, seq_q, seq_kv):
     left, right = parsed_window(window)
     if causal:
         right = 0 if right is None else min(right, 0)
-    descriptor = SequenceDescriptor() if descriptor is None else descriptor
-    lengths, ids, positions = descriptor
+    lengths, ids, positions = _described(SequenceDescriptor() if descriptor is None else descriptor, (seq_q, seq_kv))
     if padding and lengths is None and ids is None:
         raise InvalidArgumentError(
             f"sequence_descriptor: expected lengths or segment ids with attn_mask_type={mask_type!r}, found none; give SequenceDescriptor.from_seqlens(lengths)"
@@ -88,13 +96,9 @@ def named_mask(mask_type, window, descriptor, seq_q, seq_kv):
         raise InvalidArgumentError(
             f"attn_mask_type: expected a type with padding beside a sequence_descriptor, found {mask_type!r}; add padding to it, or leave the descriptor out"
         )
-    if positions is not None and ids is None:
-        raise InvalidArgumentError(
-            "sequence_descriptor: expected segment_ids beside segment_positions, found none; give SequenceDescriptor.from_segment_ids_and_pos(ids, positions)"
-        )
     if bottom_right and ids is not None:
-        raise InvalidArgumentError(f"attn_mask_type: expected a type without bottom_right beside segment ids, found {mask_type!r}")
-    ids, positions, sizes = _arrays("segment_ids", ids), _arrays("segment_positions", positions), _arrays("lengths", lengths)
+        positions = [before_end(*each) for each in zip(ids, positions or (None, None))]
+    sizes = _arrays("lengths", lengths)
     if left is None and right is None and ids is None:
         return None, lengths
 
@@ -113,6 +117,29 @@ def named_mask(mask_type, window, descriptor, seq_q, seq_kv):
         return keep
 
     return mask_mod, lengths
+
+
+def _described(descriptor, sizes):
+    """(lengths, segment ids, positions in segments) of a descriptor, each a pair or None. sizes: of a row of queries and of one of keys."""
+    if not isinstance(descriptor, SequenceDescriptor):
+        raise WrongTypeError(
+            f"sequence_descriptor: expected a scoremod.jax.SequenceDescriptor, found {type(descriptor).__name__}; a mask of an array goes into mask_mod"
+        )
+    lengths, ids, positions, offsets = descriptor
+    if positions is not None and ids is None:
+        raise InvalidArgumentError(
+            "sequence_descriptor: expected segment_ids beside segment_positions, found none; give SequenceDescriptor.from_segment_ids_and_pos(ids, positions)"
+        )
+    if offsets is None:
+        return lengths, _arrays("segment_ids", ids), _arrays("segment_positions", positions)
+    if lengths is None or ids is not None:
+        raise InvalidArgumentError(
+            "sequence_descriptor: expected lengths and no segment_ids beside offsets; give SequenceDescriptor.from_seqlens_and_offsets(lengths, offsets)"
+        )
+    for name, pair in (("lengths", lengths), ("offsets", offsets)):
+        _arrays(name, pair)  # are integers
+    ids, positions = zip(*(ids_and_positions(*each) for each in zip(lengths, offsets, sizes)))
+    return None, ids, positions
 
 
 def _arrays(name, pair):

@@ -39,7 +39,13 @@ _ELSEWHERE = {
 }
 # Our field -> how the names of their enumeration's members end.
 _ENUMERATIONS = {"attn_mask_type": "_mask", "softmax_type": "_softmax", "bias_type": "", "layer_type": ""}
-_LAYOUTS = {"bshd_bshd_bshd": "BSHD", "bshd_bs2hd": "BSHD", "bs3hd": "BSHD", "sbhd_sbhd_sbhd": "SBHD", "bhsd_bhsd_bhsd": "BHSD"}
+# Name of a layout -> ours, and the dimension along which arrays are packed. In the layouts with "t" a row has several sequences, which a
+# descriptor tells apart.
+_LAYOUTS = {"bhsd_bhsd_bhsd": ("BHSD", 2)} | {
+    name.format(s): (ours, axis)
+    for s, ours in (("bs", "BSHD"), ("sb", "SBHD"), ("t", "BSHD"))
+    for name, axis in (("{0}hd_{0}hd_{0}hd", 2), ("{0}hd_{0}2hd", 2), ("{0}3hd", 2), ("{0}hd_{0}h2d", 3), ("{0}h3d", 3))
+}
 
 
 def text_of(value, ending=""):
@@ -48,11 +54,16 @@ def text_of(value, ending=""):
     return name if name == f"no{ending}" else name.removesuffix(ending)
 
 
-def layout_of(qkv_layout):
+def layout_of(qkv_layout, attn_mask_type):
+    """(our layout, the dimension along which arrays are packed). attn_mask_type: our name; it has padding where a row has several sequences."""
     name = text_of(qkv_layout)
     if name not in _LAYOUTS:
-        hint = 'flex_attention(layout="THD", q_offsets=) takes sequences one after the other' if name.startswith("t") else "give query, key and value"
-        raise InvalidArgumentError(f"qkv_layout: expected one of {', '.join(_LAYOUTS)}, found {qkv_layout!r}; {hint}")
+        raise InvalidArgumentError(f"qkv_layout: expected one of {', '.join(_LAYOUTS)}, found {qkv_layout!r}; give query, key and value")
+    if name.startswith("t") and "padding" not in attn_mask_type:
+        raise InvalidArgumentError(
+            f"attn_mask_type: expected a type with padding beside qkv_layout={qkv_layout!r}, found {attn_mask_type!r}; give it with a sequence_descriptor "
+            'of arrays [batch, seq, ...]. flex_attention(layout="THD", q_offsets=) takes [tokens, heads, dim]'
+        )
     return _LAYOUTS[name]
 
 
@@ -72,7 +83,7 @@ def as_ours(given, known):
         elif _RENAMED.get(name) in known:
             ours |= {_RENAMED[name]: value} if value is not None else {}
         elif name == "qkv_layout" and "layout" in known:
-            ours["layout"] = layout_of(value)
+            ours["layout"] = _module_layout(value, text_of(given.get("attn_mask_type", "no_mask"), "_mask"))
         elif name == "transpose_batch_sequence" and "layout" in known:
             ours["layout"] = "SBHD" if value else "BSHD"
         elif name in _ALWAYS:
@@ -82,9 +93,17 @@ def as_ours(given, known):
     if "attn_mask_type" in known and len(given.keys() - known) and "attn_mask_type" not in ours:
         others = ", ".join(sorted(given.keys() - known))
         raise InvalidArgumentError(
-            f'attn_mask_type: expected one beside {others}, found none: in TransformerEngine it is "causal" without one, here "no_mask". Say which is meant'
+            f'attn_mask_type: expected one beside {others}, found none: in TransformerEngine it is "causal" without one, here "no_mask". Say which is '
+            "meant, or import the module from scoremod.jax.transformer_engine"
         )
     return ours | {name: text_of(ours[name], ending) for name, ending in _ENUMERATIONS.items() if name in ours}
+
+
+def _module_layout(qkv_layout, attn_mask_type):
+    layout, axis = layout_of(qkv_layout, attn_mask_type)
+    if axis != 2:
+        raise InvalidArgumentError(f"qkv_layout: expected one without H3D or H2D in a module, found {qkv_layout!r}; give query, key and value")
+    return layout
 
 
 def takes_other_fields(module):
