@@ -4,6 +4,7 @@ from scoremod.jax import zoo
 from scoremod.jax.api import flex_attention
 from scoremod.jax.draw import draw
 from scoremod.jax.explain import Explanation, Operand, explain, support
+from scoremod.jax.fallbacks import fallback_counts
 from scoremod.jax.ffi import BACKWARD, CUSTOM_CALLS, FORWARD, register
 from scoremod.jax.fused_attention import fused_attention
 from scoremod.jax.fused_attn import fused_attn
@@ -23,6 +24,7 @@ __all__ = [
     "append_to_pages",
     "draw",
     "explain",
+    "fallback_counts",
     "flex_attention",
     "fused_attention",
     "fused_attn",

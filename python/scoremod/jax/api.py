@@ -18,6 +18,7 @@ from scoremod.jax.call import Call, TracedCall, dtype_of, problem_text, split_sc
 from scoremod.jax.differentiate import attend
 from scoremod.jax.dropout import call_keys, checked_rate
 from scoremod.jax.explicit_axes import attend_on_shards, explicit_axes
+from scoremod.jax.fallbacks import warn_of_xla
 from scoremod.jax.lengths_and_sinks import bounded, checked_lengths, checked_sink, with_sink
 from scoremod.jax.float8 import checked_factors, counts, output_dtype
 from scoremod.jax.manual_axes import vary_alike
@@ -25,7 +26,7 @@ from scoremod.jax.open_sizes import check_numbers, check_open, comparable, is_op
 from scoremod.jax.operands import Computed
 from scoremod.jax.own_fields import bound_arrays, takes_own_fields, trace_own_fields
 from scoremod.jax.query_starts import started
-from scoremod.jax.selection import XLA, check_runs, memory_of, platform_of, selection_of
+from scoremod.jax.selection import WAY_OUT, XLA, check_runs, memory_of, platform_of, selection_of
 from scoremod.jax.sequences import MixedBatch, Pages, Sequences
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
@@ -155,7 +156,8 @@ def flex_attention(
         "wait" for the fastest backend's plan where it has to be built, or "serve": run a ready backend meanwhile. Without it, SCOREMOD_NEW_SIZES,
         else "serve", but "wait" with `deterministic`.
     fallback : {"xla"}, optional
-        "xla" runs an attention that no such backend can run as XLA operations, instead of raising.
+        "xla" runs an attention that no such backend can run as XLA operations, instead of raising. It warns then, and
+        scoremod.jax.fallback_counts() counts it.
     unknown
         Other arguments are refused. For those that PyTorch's and JAX's attention functions have, the error says what takes their place.
 
@@ -293,11 +295,11 @@ def _in_arrays(query, key, value, score_mod, mask_mod, scale, layout, options, k
     sizes = sizes_of(layout, query, key, value, may_be_empty=True)
     dropout = [keys(jnp.arange(sizes.batch, dtype=jnp.int32))] if options.dropout else []
     if sequences is not None and dropout:
-        if fallback is None and selection is not None:
-            raise UnsupportedError(
-                "dropout_rate: expected a backend that takes q_offsets as they are, whose positions decide what is dropped, found none among "
-                f"those for this call; {_RUNS_ON_XLA}"
-            )
+        if selection is not None:
+            reason = "dropout_rate: expected a backend that takes q_offsets as they are, whose positions decide what is dropped, found none among those for this call"
+            if fallback is None:
+                raise UnsupportedError(f"{reason}; {WAY_OUT}")
+            warn_of_xla(reason, 3)
         selection = None
         (of_query, position), (_, of_key) = sequences.tokens_places()
         dropout = [of_query, position, of_key, *dropout]
@@ -337,9 +339,10 @@ def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, 
             memory = memory_of(platform)
             if fallback is not None:  # otherwise what is refused raises where XLA compiles it, and nothing is compiled before
                 check_runs(traced.problem, selection, platform, traced.has_open_sizes)
-        except UnsupportedError:
+        except UnsupportedError as error:
             if fallback is None:
                 raise
+            warn_of_xla(error, 4)
         else:
             warn_of_finite_masks(traced.call.program, traced.sources, memory, 4)
             warn_of_large_operands(_computed_by_xla(traced), "XLA", 4)
@@ -375,8 +378,6 @@ def _of_nothing(query, sizes, with_lse, options):
     rows = jnp.full((sizes.batch, sizes.heads_q, sizes.seq_q), -jnp.inf, query.dtype if query.dtype == jnp.float64 else jnp.float32)
     return (o, *[rows] * (with_lse + options.max_logit), *[jnp.float32(0)] * options.amax_o)
 
-
-_RUNS_ON_XLA = 'backend="xla" runs it as XLA operations, and fallback="xla" does so wherever it is needed'
 
 # Arguments of other attention functions -> what takes their place here.
 ELSEWHERE = {

@@ -26,6 +26,7 @@ from scoremod.jax.call import Call, dtype_of, problem_text, split_scale
 from scoremod.jax.differentiate import attend
 from scoremod.jax.dropout import PLACED_WORDS, WHOLE, Places, at_places, call_keys, checked_rate
 from scoremod.jax.kept_programs import warn_of_kept_programs
+from scoremod.jax.fallbacks import warn_of_xla
 from scoremod.jax.lengths_and_sinks import bounded, checked_sink, with_sink
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.reverse_mode import reverse_mode_only
@@ -123,9 +124,10 @@ def context_parallel_attention(
             memory = memory_of(platform)
             if fallback is not None:
                 part.check_runs(query, key, value, platform)
-        except UnsupportedError:
+        except UnsupportedError as error:
             if fallback is None:
                 raise
+            warn_of_xla(error, 2)
         else:
             warn_of_finite_masks(part.call.program, part.sources, memory if part.ring is None else None, 2)
             operands = [shard if isinstance(source, _Shard) else source.array() for source in part.sources]

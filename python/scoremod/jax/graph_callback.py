@@ -10,6 +10,7 @@ import numpy as np
 from jax.extend import core
 
 from scoremod.errors import InvalidArgumentError, WrongTypeError
+from scoremod.jax.fallbacks import warn_of_uncompared
 from scoremod.jax.graph import Graph, Tensor
 from scoremod.jax.jaxprs import meaning_of
 
@@ -53,7 +54,7 @@ def call_back(callback, name, score, elements, indices, graph=None):
 
 def check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, sizes):
     """Raises InvalidArgumentError if the two derivatives differ at random scores and places, with random contents of the arrays whose values aren't
-    known.
+    known. Warns where they can't be compared.
 
     same: the names of those tensors of the backward that are tensors of the forward -> the name there, or None."""
     random = np.random.default_rng(0)
@@ -65,7 +66,7 @@ def check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, siz
     bprop_elements = {name: _elements(array, places) for name, array in bprop_tensors.items()}
     for name, known in bprop_elements.items():
         if known is None and same.get(name) is None:
-            return  # an array that is traced and may be anything, such as one over another
+            return warn_of_uncompared(4)  # an array that is traced and may be anything, such as one over another
         if known is None:
             bprop_elements[name] = elements[same[name]]
 
@@ -84,7 +85,7 @@ def check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, siz
     with ONE_AT_A_TIME:
         jaxpr = jax.make_jaxpr(jax.vmap(both))(*arguments)
     if any(isinstance(array, jax.core.Tracer) for array in jaxpr.consts):
-        return  # likewise of what a callback captures
+        return warn_of_uncompared(4)  # likewise of what a callback captures
     comparison = _Comparison(jaxpr, jax.tree.leaves(arguments))
     found = (_first_difference if comparison.is_known else _first_difference.__wrapped__)(comparison)
     if found is not None:

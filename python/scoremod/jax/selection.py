@@ -14,7 +14,7 @@ XLA = "xla"
 
 # JAX's name of a platform -> where its arrays lie, as scoremod calls it.
 _MEMORIES: dict[str, Literal["host", "cuda"]] = {"cpu": "host", "cuda": "cuda", "gpu": "cuda"}
-_WAY_OUT = 'backend="xla" runs it as XLA operations, and fallback="xla" does so wherever it is needed'
+WAY_OUT = 'backend="xla" runs it as XLA operations, and fallback="xla" does so wherever it is needed'
 
 
 class Selection(NamedTuple):
@@ -98,4 +98,4 @@ def check_runs(problem, selection, platform, is_open, *, backward=False):
 
 
 def _none_runs(platform, reasons):
-    return UnsupportedError(f"no backend on the platform '{platform}' can run this attention: {reasons}. {_WAY_OUT}")
+    return UnsupportedError(f"no backend on the platform '{platform}' can run this attention: {reasons}. {WAY_OUT}")
