@@ -29,31 +29,40 @@ def flash_attn_func(
 
     Parameters
     ----------
-    q, k, v : Tensor [batch, sequence, heads, dim]
-        k and v may have fewer heads, a divisor of q's.
-    dropout_p, softmax_scale, deterministic
-        flex_attention's dropout_p, scale and deterministic.
+    q : Tensor [batch, sequence, heads, dim]
+        float32, float16 or bfloat16, on the CPU or CUDA.
+    k, v : Tensor [batch, keys, KV heads, dim]
+        Of q's dtype. KV heads are a divisor of heads; v may have another dim.
+    dropout_p : float
+        The part of the weights that is dropped, from 0 to below 1. Which ones follows from PyTorch's CPU generator.
+    softmax_scale : float, optional
+        The factor of q k^T; 1 / sqrt(dim) without it.
+    deterministic : bool
+        Whether gradients must be the same bits each time; False leaves it to torch.use_deterministic_algorithms.
     causal : bool
         Whether a query sees no key after it.
     window_size : (int, int)
         How many keys before and after itself a query sees; -1 or None for all.
     softcap : float
         The bound of scores, cap * tanh(score / cap); 0 for none.
-    alibi_slopes : Tensor [heads] or [batch, heads], optional
-        The slope of -|distance| that is added to scores.
+    alibi_slopes : float Tensor [heads] or [batch, heads], optional
+        The slope of -|distance| that is added to scores, in positions. It has a gradient.
     return_attn_probs : bool
         Also returns the float32 log-sum-exp [batch, heads, sequence], and None in place of probabilities.
-    s_aux : Tensor [heads], optional
-        flex_attention's sink.
+    s_aux : float Tensor [heads], optional
+        A sink: exp(s_aux) is added to the sum of each softmax. It has a gradient.
 
     Returns
     -------
-    Tensor [batch, sequence, heads, dim], or a tuple of it, the log-sum-exp and None
+    Tensor [batch, sequence, heads, dim of v] of q's dtype, or a tuple of it, the log-sum-exp and None
+        A query without any key has output 0, and log-sum-exp -inf without a sink.
 
     Raises
     ------
-    InvalidArgumentError, UnsupportedError
-        As flex_attention.
+    InvalidArgumentError
+        For shapes, dtypes and devices that don't fit, as flex_attention.
+    UnsupportedError
+        For what no backend runs; the message names the reason.
     """
     arguments = of_dense(q, k, v, causal, window_size, softcap, alibi_slopes)
     o, lse = _attend(arguments, softmax_scale, s_aux, dropout_p=dropout_p, deterministic=deterministic or None)
@@ -82,34 +91,37 @@ def flash_attn_varlen_func(
     seqused_k: torch.Tensor | None = None,
     s_aux: torch.Tensor | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor, None]:
-    """Attention of sequences one after the other, whose keys may be in a paged KV cache.
+    """Attention of sequences one after the other, whose keys may be in a paged KV cache. Each last query stands at its sequence's last key.
 
     Parameters
     ----------
     q : Tensor [tokens, heads, dim]
-    k, v : Tensor [tokens, KV heads, dim]
-        With a block_table [pages, page size, KV heads, dim].
-    cu_seqlens_q, cu_seqlens_k : integer Tensor [batch + 1]
-        Where sequences begin and end. Without cu_seqlens_k, seqused_k says how many keys there are in pages.
+        float32, float16 or bfloat16, on the CPU or CUDA.
+    k, v : Tensor [tokens of the keys, KV heads, dim]
+        Of q's dtype. With a block_table [pages, page size, KV heads, dim], in any strides.
+    cu_seqlens_q, cu_seqlens_k : int32 or int64 Tensor [batch + 1]
+        Where sequences begin and end, on q's device. Without cu_seqlens_k, seqused_k says how many keys there are in pages.
     max_seqlen_q, max_seqlen_k : int, optional
-        The most queries and keys of a sequence.
+        The most queries and keys of a sequence. Work on a GPU is laid out for so many; without them for all tokens.
     dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, s_aux
         flash_attn_func's.
     return_attn_probs : bool
         Also returns the float32 log-sum-exp [heads, tokens], and None in place of probabilities.
-    block_table : integer Tensor [batch, pages of a sequence], optional
-        flex_attention's page_table.
-    seqused_k : integer Tensor [batch], optional
-        How many keys of each sequence take part.
+    block_table : int32 or int64 Tensor [batch, pages of a sequence], optional
+        Position j of sequence b is in page block_table[b, j // page size]. Entries beyond the keys may be anything.
+    seqused_k : int32 or int64 Tensor [batch], optional
+        How many keys of each sequence take part, from its first on.
 
     Returns
     -------
-    Tensor [tokens, heads, dim], or a tuple of it, the log-sum-exp and None
+    Tensor [tokens, heads, dim of v] of q's dtype, or a tuple of it, the log-sum-exp and None
 
     Raises
     ------
-    InvalidArgumentError, UnsupportedError
-        As flex_attention.
+    InvalidArgumentError
+        For shapes, dtypes and devices that don't fit, as flex_attention.
+    UnsupportedError
+        For what no backend runs; the message names the reason.
     """
     most = max_seqlen_q, max_seqlen_k
     arguments = of_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, most, block_table, seqused_k, causal, window_size, softcap, alibi_slopes)
@@ -143,16 +155,17 @@ def flash_attn_with_kvcache(
     Parameters
     ----------
     q : Tensor [batch, sequence, heads, dim]
+        float32, float16 or bfloat16, on the CPU or CUDA. Its last query stands at the cache's last key.
     k_cache, v_cache : Tensor [batch, room, KV heads, dim]
-        With a block_table [pages, page size, KV heads, dim].
+        Of q's dtype. With a block_table [pages, page size, KV heads, dim], in any strides.
     k, v : Tensor [batch, new, KV heads, dim], optional
-        Written into the cache from cache_seqlens on.
+        Written into the cache from cache_seqlens on, in place and without a gradient.
     rotary_cos, rotary_sin, cache_batch_idx
         Refused: apply rotary embeddings, and index the cache, before the call.
-    cache_seqlens : int or integer Tensor [batch], optional
+    cache_seqlens : int, or int32 or int64 Tensor [batch], optional
         How many keys the cache has, without k; all it has room for where it is left out.
-    block_table : integer Tensor [batch, pages of a sequence], optional
-        flex_attention's page_table.
+    block_table : int32 or int64 Tensor [batch, pages of a sequence], optional
+        As in flash_attn_varlen_func. No two sequences may write to one place.
     softmax_scale, causal, window_size, softcap, alibi_slopes, s_aux
         flash_attn_func's.
     num_splits : int
@@ -162,12 +175,14 @@ def flash_attn_with_kvcache(
 
     Returns
     -------
-    Tensor [batch, sequence, heads, dim], or a tuple of it and the log-sum-exp
+    Tensor [batch, sequence, heads, dim of v] of q's dtype, or a tuple of it and the log-sum-exp
 
     Raises
     ------
-    InvalidArgumentError, UnsupportedError
-        As flex_attention and append_to_pages, and for what is refused.
+    InvalidArgumentError
+        For one of k and v alone, and as flex_attention and append_to_pages.
+    UnsupportedError
+        For rotary embeddings and cache_batch_idx, and for what no backend runs.
     """
     if rotary_cos is not None or rotary_sin is not None or cache_batch_idx is not None:
         raise UnsupportedError(
