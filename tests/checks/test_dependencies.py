@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "release"))
 import sbom  # noqa: E402
 
-FILES = ("requirements.txt", "requirements-no-deps.txt", "requirements-cudnn-headers.txt", "tools/wheel/requirements.txt", "tools/pages/requirements.txt")
+FILES = ("requirements.in", "requirements-no-deps.txt", "requirements-cudnn-headers.txt", "tools/wheel/requirements.txt", "tools/pages/requirements.txt")
 HEADINGS = (*sbom.SCOPES, "To build, test and write pages")
 
 
@@ -31,8 +31,8 @@ def pinned(file):
     return {name.lower(): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", asked, re.MULTILINE)}
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file != "requirements.txt"])
-def test_what_a_release_is_made_with_has_hashes(file):
+@pytest.mark.parametrize("file", ["requirements.txt", *(file for file in FILES if file != "requirements.in")])
+def test_each_pinned_package_has_hashes(file):
     entries = re.split(r"^(?=[\w.-]+==)", (ROOT / file).read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     assert len(entries) > 1
     assert [entry.split()[0] for entry in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}\b", entry)] == []

@@ -19,6 +19,7 @@ def dev(tmp_path):
     (folder / ".venv" / "bin").mkdir(parents=True)
     programs.mkdir()
     shutil.copy(ROOT / "dev", folder)
+    shutil.copy(ROOT / "requirements.in", folder)
     calls = tmp_path / "calls"
     made_from = subprocess.run([sys.executable, "-c", "import sys; print(sys.version)"], capture_output=True, text=True).stdout
     for requirements in sorted(ROOT.glob("requirements*.txt")):

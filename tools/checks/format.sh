@@ -1,9 +1,9 @@
 #!/bin/sh
 # Checks that every C and C++ file is formatted as .clang-format says; with --fix, formats them.
-# The version of clang-format is pinned in requirements.txt, because versions differ in what they make of one style.
+# The version of clang-format is pinned in requirements.in, because versions differ in what they make of one style.
 cd "$(dirname "$0")/../.." || exit 1
 
-pinned=$(sed -n 's/^clang-format==//p' requirements.txt)
+pinned=$(sed -n 's/^clang-format==//p' requirements.in)
 clang_format=.venv/bin/clang-format
 [ -x "$clang_format" ] || clang_format=clang-format
 case "$("$clang_format" --version 2>/dev/null)" in

@@ -29,7 +29,7 @@ ALONE = re.compile(r"^\s*#\s*define\b|^int main\(", re.MULTILINE)
 
 
 def pinned_version():
-    return re.search(r"^clang-tidy==(\S+)", (ROOT / "requirements.txt").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    return re.search(r"^clang-tidy==(\S+)", (ROOT / "requirements.in").read_text(encoding="utf-8"), re.MULTILINE)[1]
 
 
 def is_there(version):

@@ -7,7 +7,7 @@ build=$(cd "$1" && pwd) || exit 1
 shift
 cd "$(dirname "$0")/../.." || exit 1
 
-pinned=$(sed -n 's/^clang-tidy==//p' requirements.txt)
+pinned=$(sed -n 's/^clang-tidy==\([^ ]*\).*/\1/p' requirements.in)
 clang_tidy=$PWD/.venv/bin/clang-tidy
 if ! "$clang_tidy" --version 2>/dev/null | grep -q "version $pinned"; then
   echo "skipped: clang-tidy $pinned is not there; ./dev setup installs it"
