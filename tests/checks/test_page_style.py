@@ -52,6 +52,12 @@ def test_a_page_for_developers_is_short_too(page):
     assert len(page.read_bytes()) < LONGER.get(page.stem, MOST_BYTES)
 
 
+def test_how_to_contribute_is_a_page():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert len(text.encode()) < 4000
+    assert share_of_short([text]) >= SHARE
+
+
 def test_most_sentences_of_all_pages_are_short():
     assert share_of_short([page.read_text(encoding="utf-8") for page in PAGES]) >= SHARE
 
