@@ -384,3 +384,13 @@ def test_mistakes(options, message):
     q = jnp.ones((B, S, H, D), jnp.float32)
     with pytest.raises(scoremod.InvalidArgumentError, match=message):
         sharded_over(SHARDS, **options)(q, q, q)
+
+
+@pytest.mark.parametrize(("reordered", "name"), [(stripe, "stripe"), (unstripe, "unstripe")])
+def test_a_length_that_stripes_do_not_divide_is_refused(reordered, name):
+    x = jnp.arange(24).reshape(2, 12)
+    assert jnp.array_equal(unstripe(stripe(x, 2, -1, 3), 2, -1, 3), x) and stripe(x, 2, 1, 3)[0].tolist() == [0, 1, 2, 6, 7, 8, 3, 4, 5, 9, 10, 11]
+    with pytest.raises(scoremod.InvalidArgumentError, match=f"^{name}: expected a length along axis -1 that is a multiple of shards . tokens, 10, found 12"):
+        reordered(x, 5, -1, 2)
+    with pytest.raises(scoremod.InvalidArgumentError, match="multiple of shards . tokens, 0, found 12"):
+        reordered(x, 0, -1)

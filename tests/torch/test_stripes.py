@@ -97,3 +97,11 @@ def test_stripes_are_dealt_out_in_turn_and_come_back():
         assert torch.equal(unstripe(stripe(x, 2, -2, tokens), 2, 2, tokens), x)
     with pytest.raises(scoremod.InvalidArgumentError, match="striped: expected True, False or a number of tokens, found -1"):
         Stripes.of(2, 12, -1)
+
+
+@pytest.mark.parametrize(("reordered", "name"), [(stripe, "stripe"), (unstripe, "unstripe")])
+def test_a_length_that_stripes_do_not_divide_is_refused(reordered, name):
+    with pytest.raises(scoremod.InvalidArgumentError, match=f"^{name}: expected a length along dim 1 that is a multiple of shards . tokens, 6, found 16"):
+        reordered(torch.ones(2, 16), 3, -1, 2)
+    with pytest.raises(scoremod.InvalidArgumentError, match="multiple of shards . tokens, 0, found 16"):
+        reordered(torch.ones(2, 16), 0, -1)

@@ -9,6 +9,7 @@ own, with a plain mask: a band, nothing or all (scoremod.shard_distance). Equal 
 from __future__ import annotations
 
 import functools
+import math
 import numbers
 import operator
 from typing import Any, Literal, NamedTuple
@@ -188,19 +189,66 @@ def _with_sink(o, lse, sink, layout, return_lse):
 
 
 def stripe(array: ArrayLike, shards: int, axis: int, tokens: int = 1) -> jax.Array:
-    """The order in which a sequence is sharded in blocks so that `shards` shards have stripes of so many tokens in turn."""
-    shape = (-1, shards, tokens)
-    return _reorder(array, axis, lambda x: x.reshape(*shape, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape))
+    """A sequence in the order in which context_parallel_attention(striped=tokens) deals it out: its blocks are the shards.
+
+    Each of `shards` blocks has stripes of so many tokens in turn.
+
+    Parameters
+    ----------
+    array : array
+        Of any shape and dtype.
+    shards : int
+        The number of shards along the mesh's axis.
+    axis : int
+        The dimension of the sequence, whose length is a multiple of shards * tokens.
+    tokens : int
+        The tokens of a stripe.
+
+    Returns
+    -------
+    array
+        A copy of the array's shape, which gradients flow through.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For a length that is no such multiple.
+    """
+    return _reordered("stripe", array, axis, (-1, shards, tokens))
 
 
 def unstripe(array: ArrayLike, shards: int, axis: int, tokens: int = 1) -> jax.Array:
-    """Undoes stripe()."""
-    shape = (shards, -1, tokens)
-    return _reorder(array, axis, lambda x: x.reshape(*shape, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape))
+    """The array in the order that it had before stripe() of the same shards, axis and tokens.
+
+    Parameters
+    ----------
+    array : array
+        Of any shape and dtype.
+    shards : int
+        The number of shards along the mesh's axis.
+    axis : int
+        The dimension of the sequence, whose length is a multiple of shards * tokens.
+    tokens : int
+        The tokens of a stripe.
+
+    Returns
+    -------
+    array
+        A copy of the array's shape, which gradients flow through.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For a length that is no such multiple.
+    """
+    return _reordered("unstripe", array, axis, (shards, -1, tokens))
 
 
-def _reorder(array, axis, function):
-    return jnp.moveaxis(function(jnp.moveaxis(array, axis, 0)), 0, axis)
+def _reordered(name, array, axis, shape):
+    first, stripes = jnp.moveaxis(array, axis, 0), -math.prod(shape)
+    if stripes < 1 or len(first) % stripes:
+        raise InvalidArgumentError(f"{name}: expected a length along axis {axis} that is a multiple of shards * tokens, {stripes}, found {len(first)}")
+    return jnp.moveaxis(first.reshape(*shape, *first.shape[1:]).swapaxes(0, 1).reshape(first.shape), 0, axis)
 
 
 class _Shard(NamedTuple):

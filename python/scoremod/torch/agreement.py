@@ -3,6 +3,7 @@ others waiting."""
 
 import hashlib
 import weakref
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,7 +31,7 @@ def agree(group, device, description, refusal=None):
         if device.type != "cpu":
             agreed.add(number)
         return
-    told = [None] * len(found)
+    told: list[Any] = [None] * len(found)
     dist.all_gather_object(told, (description, None if refusal is None else (isinstance(refusal, UnsupportedError), str(refusal))), group=group)
     if refusal is not None:
         raise refusal

@@ -75,59 +75,94 @@ def flex_attention(
 ) -> Any:
     """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call; torch.nn.attention.flex_attention's signature.
 
-    query, key, value: float32, float16 or bfloat16 tensors [batch, heads, sequence, dim], on the CPU or CUDA. key and value may have fewer heads,
-        a divisor of query's, with enable_gqa, and one batch for all of query's; value may have another head dim. Or all of float8_e4m3fn or float8_e5m2.
-    score_mod(score, b, h, q_idx, kv_idx): the modified score. A plain function of 0-dim tensors: float32 score, int32 indices.
-    mask_mod(b, h, q_idx, kv_idx): whether the query may look at the key. A query without any key gets output 0 and LSE -inf. Or a name: "causal" for
-        q_idx >= kv_idx, "causal_bottom_right" for the same with q_start="bottom_right".
-    block_mask: torch's BlockMask; its mask_mod is what counts, and which tiles need no work is found out anew. One without a mask_mod masks by its blocks.
-    scale: a number; 1 / sqrt(head dim) without it.
-    return_lse: also returns float32 [batch, heads, sequence], the natural log of each row's sum of exp of the modified scores.
-    return_aux: torch's AuxRequest: of lse, and of max_scores, each row's largest modified score, which has no gradient.
-    return_amax_o: with FP8 tensors, also returns, after all, the largest magnitude in the output before scale_o. It is a float32 scalar without a
-        gradient, and NaN where the output has one.
-    kernel_options: options of torch's kernels, which mean nothing here.
-    lengths: an integer tensor [batch], how many keys of each batch take part, from 0 on; or a pair of such, for queries and keys, of which either may
-        be None. Indices beyond are masked.
-    q_offsets: an integer tensor [batch + 1] on query's device, for sequences one after the other: query [tokens, heads, dim], key and value
-        [tokens_kv, heads_kv, dim], and sequence b from q_offsets[b] up to q_offsets[b + 1]. Each attends to itself alone; the functions see its number
-        as b and the positions in it. Tokens in no sequence get output 0 and LSE -inf. The LSE is [tokens, heads].
-    kv_offsets: likewise for the keys; q_offsets without it.
-    page_table: an integer tensor [batch, pages of a sequence], or a pair for key and value. Key and value are then a paged KV cache [pages, heads,
-        page size, dim] in any strides. Position j of a sequence is in page page_table[b, j // page size]. Needs lengths of the keys; entries
-        beyond them may be anything. Keys are read in place, and gathered for gradients. With q_offsets it is a mixed batch: sequences with one query and
-        with many in one call, whose keys the cache has; lengths and a row of page_table for each sequence.
-    max_length: with q_offsets, the most tokens that any sequence has, or a pair for queries and keys. Without it offsets on the CPU say it, and for
-        others all tokens are taken for it, which a kernel's work is laid out for. A longer sequence is refused where offsets are on the CPU.
-    sink: a float tensor [heads], or of one number: exp(sink) is added to the sum of each softmax, and no value goes with it. It has a gradient. The LSE
-        counts it; a query without any key has LSE sink.
-    backends: who may run it: names in order, and names to leave out with a "-" before them, as a list or with commas (docs/guide/gpus.md).
-    deterministic: whether the gradients must be the same bits each time; without it what torch.use_deterministic_algorithms says.
-    new_sizes: "wait" for the fastest backend's plan where a size has none yet, or "serve": run a ready plan meanwhile (docs/guide/serving.md).
-    q_start: the index of the first query in its sequence, as in a step of decoding with a cache: an integer, or an integer tensor [batch] on query's device.
-        It is added to q_idx, so that q_idx >= kv_idx keeps all keys up to the query. No value of it compiles anything. Or "bottom_right": each sequence's
-        last query stands at its last key, by lengths, offsets or the tensors' sizes. Queries before its first key then have indices below 0.
-    offsets: scoremod.Offsets that are added to the indices, where the tensors are a part of more, such as a shard: those of its first batch, head, query
-        and key.
+    The functions may close over tensors: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and to every
+    captured float tensor. docs/guide/functions.md says what the functions can be made of.
 
-    dropout_p: the part of the weights that is dropped, from 0 to below 1; the others grow by 1 / (1 - dropout_p). Which ones follows from PyTorch's
-        CPU generator (torch.manual_seed).
+    Parameters
+    ----------
+    query, key, value : Tensor [batch, heads, sequence, dim]
+        float32, float16 or bfloat16 tensors on the CPU or CUDA. key and value may have fewer heads, a divisor of query's, with enable_gqa, and one
+        batch for all of query's; value may have another head dim. Or all of float8_e4m3fn or float8_e5m2, which have no gradient themselves
+        (UnsupportedError). Captured tensors have one where out_dtype is of 16 bits or more.
+    score_mod : function, optional
+        score_mod(score, b, h, q_idx, kv_idx) returns the modified score. A plain function of 0-dim tensors: float32 score, int32 indices.
+    block_mask : BlockMask, optional
+        torch's. Its mask_mod is what counts, and which tiles need no work is found out anew. One without a mask_mod masks by its blocks.
+    scale : float, optional
+        The factor of Q K^T; 1 / sqrt(head dim) without it.
+    enable_gqa : bool
+        Whether key and value may have fewer heads than query.
+    return_lse : bool
+        Also returns float32 [batch, heads, sequence], the natural log of each row's sum of exp of the modified scores.
+    kernel_options : dict, optional
+        Options of torch's kernels, which mean nothing here.
+    return_aux : AuxRequest, optional
+        torch's: of lse, and of max_scores, each row's largest modified score, which has no gradient.
+    return_amax_o : bool
+        With FP8 tensors, also returns, after all, the largest magnitude in the output before scale_o. It is a float32 scalar without a gradient,
+        and NaN where the output has one.
+    mask_mod : function or str, optional
+        mask_mod(b, h, q_idx, kv_idx) returns whether the query may look at the key. A query without any key gets output 0 and LSE -inf. Or a name:
+        "causal" for q_idx >= kv_idx, "causal_bottom_right" for the same with q_start="bottom_right".
+    lengths : integer Tensor [batch] or a pair, optional
+        How many keys of each batch take part, from 0 on; or a pair of such, for queries and keys, of which either may be None. Indices beyond are
+        masked.
+    q_offsets : integer Tensor [batch + 1], optional
+        Varlen sequences: query [tokens, heads, dim], key and value [tokens_kv, heads_kv, dim], and sequence b from q_offsets[b] up to
+        q_offsets[b + 1]. It is on query's device. Each sequence attends to itself alone; the functions see its number as b and the positions in
+        it. Tokens in no sequence get output 0 and LSE -inf. The LSE is [tokens, heads].
+    kv_offsets : integer Tensor [batch + 1], optional
+        The offsets of the keys; q_offsets without it.
+    page_table : integer Tensor [batch, pages of a sequence] or a pair, optional
+        Key and value are then a paged KV cache [pages, heads, page size, dim] in any strides; a pair is for key and value. Position j of a sequence
+        is in page page_table[b, j // page size]. It needs lengths of the keys; entries beyond them may be anything. Keys are read in place, and
+        gathered for gradients. With q_offsets it is a mixed batch: sequences with one query and with many in one call, whose keys the cache has.
+        lengths and page_table then have a row for each sequence.
+    max_length : int or (int, int), optional
+        With q_offsets, the most tokens that any sequence has, or a pair for queries and keys. Without it offsets on the CPU say it, and for others
+        all tokens are taken for it. A kernel's work is laid out for so many. A longer sequence is refused where offsets are on the CPU.
+    sink : float Tensor [heads] or [1], optional
+        exp(sink) is added to the sum of each softmax, and no value goes with it. It has a gradient. The LSE counts it; a query without any key
+        has LSE sink.
+    backends : list of str or str, optional
+        Who may run it: names in order, and names to leave out with a "-" before them, as a list or with commas (docs/guide/gpus.md).
+    deterministic : bool, optional
+        Whether the gradients must be the same bits each time; without it what torch.use_deterministic_algorithms says.
+    new_sizes : {"wait", "serve"}, optional
+        "wait" for the fastest backend's plan where a size has none yet, or "serve": run a ready plan meanwhile (docs/guide/serving.md).
+    q_start : int, integer Tensor [batch] or "bottom_right", optional
+        The index of the first query in its sequence, as in a step of decoding with a cache; a tensor is on query's device. It is added to q_idx, so
+        that q_idx >= kv_idx keeps all keys up to the query. No value of it compiles anything. With "bottom_right" each sequence's last query
+        stands at its last key, by lengths, offsets or the tensors' sizes. Queries before its first key then have indices below 0.
+    offsets : Offsets
+        scoremod.Offsets that are added to the indices, where the tensors are a part of more, such as a shard: those of its first batch, head,
+        query and key.
+    dropout_p : float
+        The probability in [0, 1) with which each weight is dropped; the others grow by 1 / (1 - dropout_p). Which ones follows from PyTorch's CPU
+        generator (torch.manual_seed).
+    descale_q, descale_k, descale_v : float or float Tensor of one element, optional
+        Positive factors of FP8 tensors, value = stored * descale, on query's device; 1 without it. Derivatives take them for constants.
+    scale_o : float or float Tensor of one element, optional
+        The factor of the output before it is rounded to FP8. Magnitudes beyond the dtype's largest number saturate.
+    out_dtype : dtype, optional
+        The output's dtype where query is FP8; torch.bfloat16 without it. An FP8 one takes a scale_o, and no other does.
+    out : Tensor, optional
+        The tensor that the output is written to and that is returned in its place, where gradients are off. It overlaps no other tensor of the
+        call; where it has other strides than an output, it is copied to.
+    others
+        Other arguments are refused. For those that PyTorch's and FlashAttention's functions have, the error says what takes their place.
 
-    descale_q, descale_k, descale_v: the factors of FP8 tensors, value = stored * descale: a positive number, or
-        a float tensor of one element on query's device; 1 without it. Derivatives take them for constants.
-    scale_o: what the output is multiplied by before it is rounded to eight bits, likewise; what is beyond the largest number becomes that.
-    out_dtype: of the output, where query is of eight bits; torch.bfloat16 without it. With one of eight bits, and no other, there is a scale_o.
+    Returns
+    -------
+    Tensor or tuple
+        The output, [batch, heads, sequence, dim of value]; a tuple of it and what return_lse, return_aux and return_amax_o ask for, in this order.
 
-    out: the tensor that the output is written to and that is returned in its place, where gradients are off. It overlaps no other tensor of the call; where it
-        has other strides than an output, it is copied to.
-
-    FP8 tensors have no gradient themselves (UnsupportedError); captured tensors have, where out_dtype is of 16 bits or more.
-
-    The functions may close over tensors: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and to
-    every captured float tensor. docs/guide/functions.md says what the functions can be made of.
-
-    Returns the output, [batch, heads, sequence, dim of value]; a tuple of it and what return_lse, return_aux and return_amax_o ask for, in this order.
-    Raises InvalidArgumentError (a ValueError) for what doesn't fit, and UnsupportedError for what can't be expressed or run.
+    Raises
+    ------
+    InvalidArgumentError
+        A ValueError, for arguments that don't fit.
+    UnsupportedError
+        For functions that can't be expressed, and for calls that no backend can run.
     """
     request = None
     if out is not None:
@@ -172,13 +207,13 @@ def flex_attention(
         sharded, batch = Sharded(query, key, value, offsets), query.shape[0]
         query, key, value = sharded.tensors
         if lengths is not None:
-            lengths = tuple(map(sharded.whole, lengths)) if isinstance(lengths, (tuple, list)) else sharded.whole(lengths)
-            mask_mod = bounded(mask_mod, lengths, batch, _most(query, key, of_whole))
+            of_whole_batch = tuple(map(sharded.whole, lengths)) if isinstance(lengths, (tuple, list)) else sharded.whole(lengths)
+            mask_mod = bounded(mask_mod, of_whole_batch, batch, _most(query, key, of_whole))
         spec = CallSpec(scale, backends, deterministic, sharded.offsets, new_sizes, dropout_p=dropout_p, with_max=with_max)
         rows = _attend(
             query, key, value, score_mod, mask_mod, dropout, (), bool(enable_gqa), with_lse or sink is not None, options_of(spec), whole=sharded.whole
         )
-        o, lse, largest = sharded.results(*rows[:3], sink)
+        o, lse, largest = sharded.results(rows[0], rows[1], rows[2], sink)
         amax = None
     else:
         bound, place, longest, covers, dtype_o, of_float8 = (), None, (None, None), True, None, {}
@@ -193,7 +228,7 @@ def flex_attention(
             check_places(query, key, value)
             descales = {"descale_q": descale_q, "descale_k": descale_k, "descale_v": descale_v}
             factors, dtype_o = factors_of(query, descales, scale_o, out_dtype, return_amax_o)
-            of_float8 = {"dtype_o": TENSOR_DTYPES.get(dtype_o), "amax_o": bool(return_amax_o), "factors": len(factors)}
+            of_float8 = {"dtype_o": None if dtype_o is None else TENSOR_DTYPES.get(dtype_o), "amax_o": bool(return_amax_o), "factors": len(factors)}
             bound = (*bound, *factors)
         arguments = query, key, value, score_mod, mask_mod, dropout, bound, bool(enable_gqa), with_lse
         spec = CallSpec(
@@ -245,10 +280,10 @@ def _sink_of_heads(sink, query):
 def call_of_arguments(query, key, value, block_mask, mask_mod, scale, backends, sequences, sink):
     """(mask_mod, tensors of Call.bound(), Call without its program) of a call that isn't run. sequences: the arguments that say where they lie."""
     mask_mod = mask_of(block_mask, mask_mod, query, key, any(each is not None for each in sequences[:3]))
-    mask_mod, bound, placed = _bound(query, key, value, mask_mod, *sequences, sink)
+    mask_mod, bound, placed = _bound(query, key, value, mask_mod, *sequences, sink=sink)
     place, longest = (None, (None, None)) if placed is None else (placed.place, placed.longest)
     factors, dtype_o = factors_of(query, dict.fromkeys(FACTORS[:3]), None, None, False)
-    of_float8 = {"dtype_o": TENSOR_DTYPES.get(dtype_o), "factors": len(factors)}
+    of_float8 = {"dtype_o": None if dtype_o is None else TENSOR_DTYPES.get(dtype_o), "factors": len(factors)}
     return mask_mod, (*bound, *factors), options_of(CallSpec(scale, backends, place=place, longest=longest, sink=sink is not None, **of_float8))
 
 
@@ -278,7 +313,8 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
                 return call(query, key, value, [*captured, *numbers_of(call.numbers, changed, query.device)], bound, dropout, offsets, out)
     check_places(query, key, value)
     if is_empty(query, key, value, options):
-        return of_nothing(*in_autocast_dtype(query, key, value), bound, options, captured)
+        query, key, value = in_autocast_dtype(query, key, value)
+        return of_nothing(query, key, value, bound, options, captured)
     given = query, key, value
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
     found = open_trace((score_mod, mask_mod), functions, captured, extents, query.device) if is_short else None
@@ -318,7 +354,8 @@ def attend_graph(body, query, key, value, dropout, bound, captured, *, enable_gq
     options = options_of(spec)
     hold_open_sizes(query, key, value)
     if is_empty(query, key, value, options):
-        return of_nothing(*in_autocast_dtype(query, key, value), bound, options, captured)
+        query, key, value = in_autocast_dtype(query, key, value)
+        return of_nothing(query, key, value, bound, options, captured)
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
     tensors = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in (query, key, value)]
     program, sources = trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, query.device)
@@ -390,7 +427,7 @@ def _by_operator(query, part, dropout, with_lse):
     return o, lse, *others
 
 
-def in_autocast_dtype(*tensors):
+def in_autocast_dtype(*tensors: torch.Tensor) -> Any:
     """The tensors in the dtype that torch.autocast asks for."""
     if not torch._C._is_any_autocast_enabled():  # a sixth of the time that asking for one device takes
         return tensors

@@ -60,7 +60,6 @@ class Size:
     """An integer that follows from a call's sizes."""
 
     __slots__ = ("_asked", "_expression", "_value")
-    __hash__ = None
 
     def __init__(self, asked, expression, value):
         self._asked, self._expression, self._value = asked, expression, value

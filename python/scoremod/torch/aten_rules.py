@@ -104,10 +104,10 @@ def trunc(operands, arguments, options):
 
 def power(operands, arguments, options):
     builder, (x, y) = operands.builder, arguments[:2]
-    if isinstance(y, numbers.Real) and float(y).is_integer() and abs(y) <= 8:
-        return integer_power(builder, operands.node(x, operands.type), int(y))
+    if isinstance(y, numbers.Real) and float(y).is_integer() and abs(float(y)) <= 8:
+        return integer_power(builder, operands.node(x, operands.type), int(float(y)))
     if isinstance(y, numbers.Real) and float(y) in (0.5, -0.5):
-        return builder.op("sqrt" if y > 0 else "rsqrt", operands.node(x, "f32"))
+        return builder.op("sqrt" if float(y) > 0 else "rsqrt", operands.node(x, "f32"))
     if operands.type != "f32":
         return None
     if isinstance(x, numbers.Real) and float(x) == 2.0:
@@ -134,19 +134,24 @@ def bitwise(op):
             return builder.op(op, operands.node(x, "bool"), operands.node(y, "bool"))
         if isinstance(x, numbers.Integral):
             x, y = y, x
-        if op != "and" or not isinstance(y, numbers.Integral) or y <= 0 or y & (y + 1) or y >= 2**31 - 1:
+        if op != "and" or not isinstance(y, numbers.Integral) or not _is_low_bits(int(y)):
             return None
         return builder.op("mod", operands.node(x, "i32"), builder.constant(int(y) + 1, "i32"))
 
     return rule
 
 
+def _is_low_bits(number):
+    """Whether a number's bits are ones from the lowest on, of which int32 holds one more."""
+    return 0 < number < 2**31 - 1 and not number & (number + 1)
+
+
 def shift(op):
     def rule(operands, arguments, options):
         count = arguments[1].literal if isinstance(arguments[1], Value) else arguments[1]
-        if not isinstance(count, numbers.Integral) or not 0 <= count < 31:
+        if not isinstance(count, numbers.Integral) or not 0 <= int(count) < 31:
             return None
-        return operands.builder.op(op, operands.node(arguments[0], "i32"), operands.builder.constant(2**count, "i32"))
+        return operands.builder.op(op, operands.node(arguments[0], "i32"), operands.builder.constant(2 ** int(count), "i32"))
 
     return rule
 

@@ -10,6 +10,7 @@ come the tensors of Call.bound(). `call` is Call.text(). `backward` says that a 
 """
 
 import torch
+from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack
 from torch.autograd import forward_ad
 
 from scoremod import lse_gradient
@@ -77,8 +78,11 @@ def _taken_operands(operands, wanted, call):
 def _forward(q, k, v, operands, dropout, wanted, backward, with_lse, call):
     o, lse, largest, amax = _forward_outputs(q, k, v, backward, with_lse, call)
     operands = _taken_operands(operands, wanted, call)
-    filled = (each if asked else None for each, asked in ((lse, backward or with_lse), (largest, call_of(call).max_scores), (amax, call_of(call).amax_o)))
-    execution.forward(*all_taken(q, k, v, backward), operands, o, *filled, dropout, call, wanted, backward)
+    of_lse, of_largest, of_amax = (
+        each if asked else None for each, asked in ((lse, backward or with_lse), (largest, call_of(call).max_scores), (amax, call_of(call).amax_o))
+    )
+    q, k, v = all_taken(q, k, v, backward)
+    execution.forward(q, k, v, operands, o, of_lse, of_largest, of_amax, dropout, call, wanted, backward)
     return o, lse, largest, amax
 
 
@@ -142,7 +146,7 @@ def differentiate(ctx, saved, d_o, d_lse):
     nothing = [None] * ctx.count, None, None if ctx.wanted else [], None, None, None
     if d_o is None and d_lse is None:
         return None, None, None, *nothing
-    if any(each is not None and torch._C._functorch.is_legacy_batchedtensor(each) for each in (d_o, d_lse)):
+    if any(each is not None and is_legacy_batchedtensor(each) for each in (d_o, d_lse)):
         raise UnsupportedError(
             "flex_attention: expected one gradient of its output, found a batch of them (torch.autograd.grad with is_grads_batched=True, or "
             "torch.autograd.functional.jacobian with vectorize=True); use torch.func.jacrev, or torch.func.vmap of torch.func.vjp, which run as one call"
@@ -217,7 +221,7 @@ class _Backward(torch.autograd.Function):
 
 
 def _gradients(q, k, v, o, lse, d_o, operands, dropout, wanted, call):
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if peek_interpreter_stack() is not None:
         dq, dk, dv, *d_operands = _Backward.apply(q, k, v, o, lse, d_o, wanted, call, *operands)
         return dq, dk, dv, d_operands
     return torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, operands, dropout, wanted, call)
@@ -249,7 +253,7 @@ class _Attention(torch.autograd.Function):
 
 def attention(q, k, v, operands, dropout, wanted, backward, with_lse, call):
     """(o, lse, each row's largest score, the largest magnitude in o), the first two differentiable."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if peek_interpreter_stack() is not None:
         if dropout is not None:
             raise UnsupportedError("dropout_p: expected 0 within torch.func's transformations, which scoremod would drop weights alike in")
         return _Attention.apply(q, k, v, wanted, backward, with_lse, call, *operands)

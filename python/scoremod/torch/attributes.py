@@ -6,8 +6,13 @@ from typing import NamedTuple
 
 import torch
 
+
+class _Pair(NamedTuple):
+    first: int
+
+
 # Attributes that C code answers for, from the object's own memory: __slots__, and the fields of a named tuple.
-_FIELDS = (types.MemberDescriptorType, type(NamedTuple("_Pair", [("first", int)]).first))
+_FIELDS = (types.MemberDescriptorType, type(vars(_Pair)["first"]))
 
 # Kinds that answer for their attributes in no way of their own.
 _PLAIN_ANSWERS = {kind.__getattribute__ for kind in (object, tuple, types.SimpleNamespace)}

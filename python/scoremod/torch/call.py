@@ -2,7 +2,7 @@
 
 import functools
 import json
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -10,6 +10,7 @@ from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.places import FACTORS, Paged, Ragged, RaggedPaged
 from scoremod.program import Node, OperandDecl, Program, operand_name
+from scoremod.signatures import Memory
 from scoremod.sizes import sizes_of
 
 DTYPE_NAMES = {
@@ -23,7 +24,7 @@ DTYPE_NAMES = {
 FLOAT8 = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 TENSOR_DTYPES = {**DTYPE_NAMES, **FLOAT8}
 # PyTorch's name of a kind of device -> scoremod's of its memory.
-MEMORY = {"cpu": "host", "cuda": "cuda"}
+MEMORY: dict[str, Memory] = {"cpu": "host", "cuda": "cuda"}
 LAYOUT = "BHSD"
 # Stands for offsets that come with each call, in what is kept for all of them.
 _OF_EACH_CALL = Offsets(-1, -1, -1, -1)
@@ -35,7 +36,7 @@ _PLACES = {RAGGED: Ragged, PAGED: Paged, MIXED: RaggedPaged}
 class Call(NamedTuple):
     """Everything about a call but its tensors. Two calls are the same computation exactly when they are equal."""
 
-    program: Program
+    program: Any  # a Program; None in the options of a call that isn't traced yet
     scale: float | None = None
     backends: tuple = ()
     deterministic: bool = False

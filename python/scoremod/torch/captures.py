@@ -1,14 +1,15 @@
 """Captured tensors as operands of a score program."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from scoremod.errors import UnsupportedError
 from scoremod.program import AXES
 from scoremod.torch.asked_sizes import evaluated
 from scoremod.torch.checked_integers import ANY, CAPTURED, checked_int32
-from scoremod.torch.values import values_in
+from scoremod.torch.values import Value, values_in
 
 # The type that a tensor's elements have in a program. Integers are converted to int32, float64 to float32.
 OPERAND_TYPES = {
@@ -49,7 +50,7 @@ def operand_tensor(tensor, limit=ANY, name=CAPTURED):
 
 def has_data(tensor):
     """Whether a tensor's numbers can be asked for: not those of torch.compile's tracing and of torch.func's transformations."""
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not is_functorch_wrapped_tensor(tensor)
     return plain and tensor.device.type != "meta"
 
 
@@ -57,7 +58,7 @@ class ArrayView(NamedTuple):
     """A uniform tensor after indexing. indices[d] is the node that indexes dimension d of `base`, or None. dims[i] is the dimension of base that
     the view's dimension i runs along."""
 
-    base: object
+    base: Value
     indices: tuple
     dims: tuple
 
@@ -69,11 +70,11 @@ class Read(NamedTuple):
     extents: those of the call, which at() knows.
     """
 
-    base: object
+    base: Any  # a Value, or what has a tensor as one does
     fixed: tuple
     order: tuple
     axes: tuple | None
-    limit: object = ANY
+    limit: Any = ANY
     extents: Extents | None = None
 
     def at(self, extents):
@@ -109,8 +110,8 @@ class Read(NamedTuple):
 class Computed(NamedTuple):
     """One operand that PyTorch computes from a score-free value, for every index that it depends on."""
 
-    value: object
-    limit: object = ANY
+    value: Any  # a Value, or what has a tensor as one does
+    limit: Any = ANY
     extents: Extents | None = None
 
     def at(self, extents):
@@ -124,6 +125,7 @@ class Computed(NamedTuple):
         tensor = self.value.tensor
         if tensor is not None:
             return operand_tensor(tensor if tensor.dim() == 0 else tensor.reshape(()), self.limit).to(device)
+        assert self.extents is not None  # at() was called
         return operand_tensor(self.value.over(self.extents.axes(), device), self.limit).to(device)
 
     def known_array(self):

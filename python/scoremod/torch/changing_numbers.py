@@ -4,7 +4,8 @@ program, if the functions only do arithmetic with it. No other value is then tra
 Before that, two programs must agree: the one with operands, given these numbers, and the one that was traced for these numbers alone.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from scoremod.program import Builder
 from scoremod.torch.asked_sizes import AskedExtents
@@ -44,7 +45,7 @@ class Opened(NamedTuple):
 class NumberOperand(NamedTuple):
     """An operand that is a number: what makes it of an OpenNumber's reads, and the place of each in the functions' key."""
 
-    evaluate: object
+    evaluate: Callable[[dict], Any]
     places: dict
 
     def tensor(self, values, device):

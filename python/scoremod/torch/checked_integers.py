@@ -6,6 +6,7 @@ Integers in host memory are refused by name. Graphs of torch.compile and torch.e
 import weakref
 
 import torch
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 from scoremod.errors import InvalidArgumentError
 from scoremod.torch.bounded_cache import BoundedCache
@@ -79,8 +80,8 @@ def checked_pages(table, lengths, blocks, block_size):
 
 def _in_memory(tensor):
     """The tensor of numbers within torch.func's transformations; None where there are none."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
     return tensor if type(tensor) in (torch.Tensor, torch.nn.Parameter) else None
 
 
@@ -105,7 +106,7 @@ def _check_on_device(tensor, limit):
     reference, before = _checked.get(id(tensor), (None, None))
     if state is not None and state == before and reference() is tensor:
         return
-    torch._assert_async(((tensor >= -limit) & (tensor <= min(limit, INT32.max))).all())
+    torch._assert_async(((tensor >= -limit) & (tensor <= min(limit, INT32.max))).all())  # pyright: ignore[reportPrivateImportUsage]  PyTorch has no public one
     _checked[id(tensor)] = weakref.ref(tensor), state
 
 

@@ -4,6 +4,9 @@ Dynamo knows how to make a graph of a function and of what it closes over where 
 the score functions become the body of one; when the graph is run or traced further, the operator does what flex_attention does outside.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch._dynamo.variables.higher_order_ops import BaseHOPVariable, _hop_name_to_variable_class
@@ -18,7 +21,7 @@ class _FlexAttention(BaseHOP):
     attend: api.attend_graph, which is put here since a call in eager mode stands above this module.
     """
 
-    attend = None
+    attend: Callable[..., Any]
 
     def __init__(self):
         super().__init__("scoremod_flex_attention")

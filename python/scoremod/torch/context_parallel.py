@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch._C._functorch import peek_interpreter_stack
 
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
@@ -79,7 +80,7 @@ def context_parallel_attention(
         As flex_attention, on every process alike.
     """
     group = group.get_group() if hasattr(group, "get_group") else group
-    if torch.compiler.is_dynamo_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch.compiler.is_dynamo_compiling() or peek_interpreter_stack() is not None:
         raise UnsupportedError("context_parallel_attention: expected an eager call, found one within torch.compile or torch.func; call it outside")
     check_places(query, key, value)
     ring, described, refusal = _Ring(group, way), {}, None
@@ -140,9 +141,9 @@ def _call(ring, query, key, value, score_mod, mask_mod, lengths, sink, options):
         part, read = part_of_call(query, like_keys, like_values, *functions, enable_gqa, spec._replace(offsets=offsets), step)
         parts.append(part)
         unread = {number: tensor for number, tensor in unread.items() if number not in read}
-    here = [ring.room_for(each) for each in (key, value)]
+    here_k, here_v = (ring.room_for(each) for each in (key, value))
     for part in parts:
-        compile_forward(query.contiguous(), *here, part.operands, part.wanted, part.backward, True, part.text)
+        compile_forward(query.contiguous(), here_k, here_v, part.operands, part.wanted, part.backward, True, part.text)
     operands = [operand for part in parts for operand in part.operands]
     sink = None if sink is None else checked_sink(sink, query.shape[1]).float()
     return ring, [part._replace(operands=len(part.operands)) for part in parts], sink, query, key, value, *operands, *unread.values()
@@ -161,8 +162,8 @@ def _learned_of_whole(ring, query, key, value, score_mod, mask_mod, enable_gqa, 
     """
     if ring.size == 1:
         return {}
-    tensors = (_like_whole(ring, each) for each in (query, key, value))
-    return learned_by_call(*tensors, score_mod, mask_mod, enable_gqa, spec)
+    query, key, value = (_like_whole(ring, each) for each in (query, key, value))
+    return learned_by_call(query, key, value, score_mod, mask_mod, enable_gqa, spec)
 
 
 class _Ring:
@@ -256,9 +257,9 @@ class _Attention(torch.autograd.Function):
         # Even if nobody asks this process: the others may wait for what it passes on.
         d_o = torch.zeros_like(o) if d_o is None else d_o.contiguous()
         is_whole, given = len(parts) == 1 and sink is None, list(_split(parts, operands))
-        like_keys, *like = ring.room_for(k), *_with_lse_columns(ring.room_for(v), o, d_o, d_lse)[:2]
+        like_keys, (like_values, like_o, _) = ring.room_for(k), _with_lse_columns(ring.room_for(v), o, d_o, d_lse)
         for part, tensors in zip(parts, given):
-            compile_backward(q, like_keys, *like, tensors, part.wanted, _text_of_backward(part, d_lse, is_whole))
+            compile_backward(q, like_keys, like_values, like_o, tensors, part.wanted, _text_of_backward(part, d_lse, is_whole))
         with ring.finished():
             dq, of_keys, gradients = _added_gradients(ring, parts, q, [k.contiguous(), v.contiguous()], o, lse, d_o, d_lse, given, is_whole)
         used = sum(part.operands for part in parts)
@@ -273,7 +274,8 @@ def _joined_parts(ring, parts, q, here, operands):
     """(o, lse) over the keys of all processes, before a sink. here: this process' keys and values."""
     if ring.way == "all_gather":
         here = [ring.gathered(each) for each in here]
-    total, lse = None, None
+    total: Any = None
+    lse: Any = None
     for number, (part, tensors) in enumerate(zip(parts, _split(parts, operands))):
         wait = ring.start_moving(here) if number + 1 < len(parts) else None
         o, part_lse, *_ = torch.ops.scoremod.attention_forward(q, *here, tensors, None, part.wanted, part.backward, True, part.text)
@@ -288,12 +290,13 @@ def _added_gradients(ring, parts, q, own, o, lse, d_o, d_lse, given, is_whole):
     if ring.way == "all_gather":
         own = [ring.gathered(each) for each in own]
     gradients = [[None] * part.operands for part in parts]
-    dq, traveling = None, None
+    dq: Any = None
+    traveling: Any = None
     # The gradients of a shard of keys go around with it, a step behind: what was added up so far comes while the next part is computed. The own part
     # comes last: its gradients stay here, and those that the other processes have added up come home meanwhile.
     following = ring.start_moving(own) if len(parts) > 1 else None
     for number in [*range(1, len(parts)), 0]:
-        here = following() if number > 0 else own
+        here = own if number == 0 or following is None else following()
         following = ring.start_moving(here) if 0 < number < len(parts) - 1 else None
         arriving = None if traveling is None else ring.start_moving(traveling)
         d_q, *d_here, d_operands = _part_gradients(q, *here, o, lse, d_o, d_lse, given[number], parts[number], is_whole)

@@ -8,6 +8,7 @@ PyTorch, its transformations and modes, and tensors of other classes, goes by th
 import operator
 
 import torch
+from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack
 from torch.autograd import forward_ad
 
 from scoremod.environment import settings
@@ -27,7 +28,6 @@ from scoremod.torch.trace_modes import PRE_DISPATCH
 
 _kept = BoundedCache(1024)
 
-_peek = torch._C._functorch.peek_interpreter_stack
 _count_modes = torch._C._len_torch_dispatch_stack
 _is_included = torch._C._dispatch_tls_is_dispatch_key_included
 _tracing_state = torch._C._get_tracing_state
@@ -40,7 +40,13 @@ def is_plain(*tensors):
     """
     if not hold_numbers(*tensors):
         return False
-    return _peek() is None and _count_modes() == 0 and not _is_included(PRE_DISPATCH) and forward_ad._current_level < 0 and _tracing_state() is None
+    return (
+        peek_interpreter_stack() is None
+        and _count_modes() == 0
+        and not _is_included(PRE_DISPATCH)
+        and forward_ad._current_level < 0
+        and _tracing_state() is None
+    )
 
 
 def kind_of(functions, captured, query, key, value, enable_gqa, with_lse, options):
@@ -222,9 +228,9 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def backward(ctx, d_o, *d_rows):
         d_lse = None if ctx.lse_place is None else d_rows[ctx.lse_place]
-        plain = d_o is not None and d_lse is None and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and is_plain(d_o)
+        is_usual = d_lse is None and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
         saved = ctx.saved_tensors
-        if plain and not torch._C._functorch.is_legacy_batchedtensor(d_o):  # of is_grads_batched
+        if d_o is not None and is_usual and is_plain(d_o) and not is_legacy_batchedtensor(d_o):  # of is_grads_batched
             gradients = ctx.eager.backward(saved, d_o, ctx.offsets)
             if gradients is not None:
                 if saved[0].dtype in FLOAT8:  # as in differentiate()

@@ -1,7 +1,7 @@
 """Calls of the C interface with the memory of tensors, on PyTorch's current stream."""
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -48,9 +48,11 @@ def _offsets_of(text):
 
 
 class CompiledProblem:
-    """One problem, ready to be called with tensors that look as those that it was compiled for. sizes: the PreparedSizes of problems like it."""
+    """One problem, ready to be called with tensors that look as those that it was compiled for. sizes: the PreparedSizes of problems like it. backward: of a problem that
+    has one."""
 
-    sizes = None
+    sizes: PreparedSizes
+    backward: Direction
 
     def __init__(self, attention, call, q, k, v, o, operands, wanted, backward, stats):
         def look(x, dtype, shape=None):
@@ -71,7 +73,6 @@ class CompiledProblem:
         outputs |= {"amax_o": dense((), torch.float32, q.device)} if call.amax_o else {}
         workspace = attention.forward_workspace_bytes
         self.forward = Direction(attention, "forward", {**looks, **outputs}, of_operands, [], workspace, call, q.device)
-        self.backward = None
         if backward:
             gradients = {f"d{name}": look(x, gradient_dtype(x)) for name, x in (("q", q), ("k", k), ("v", v))}
             of_wanted = [of_operands[i] for i in wanted]
@@ -121,8 +122,8 @@ def _attention_of(described, template, call, key, threads):
     )
     compiled = _open.get(structure)
     if compiled is None:
-        opened = None if sized is None else {name: None for name in sized}
-        if paged:
+        opened: dict[str, Any] | None = None if sized is None else {name: None for name in sized}
+        if opened is not None and paged:
             opened["paged"] = {"block_size": paged["block_size"], "blocks": None, "blocks_per_sequence": None}
         device = key[-1]
         place = {"memory": MEMORY[device.type], "device": device.index if device.type == "cuda" else None}

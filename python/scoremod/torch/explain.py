@@ -141,5 +141,21 @@ def _operand(number, source, decl, tensor):
 
 
 def support(*arguments: Any, **options: Any) -> dict[str, tuple[str, ...]]:
-    """backend -> reasons why it can't run flex_attention with explain()'s arguments, forward and backward; () where it can."""
+    """Why backends can't run a call of flex_attention, forward and backward.
+
+    Parameters
+    ----------
+    *arguments, **options
+        explain()'s.
+
+    Returns
+    -------
+    dict of str to tuple of str
+        The reasons of each backend; () of one that can.
+
+    Raises
+    ------
+    InvalidArgumentError, UnsupportedError
+        As flex_attention.
+    """
     return explain(*arguments, **options).answers()

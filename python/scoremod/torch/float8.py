@@ -35,7 +35,7 @@ def factors_of(query, descales, scale_o, out_dtype, return_amax_o):
 
 def _factor(name, value, device):
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        if not 0 < value <= float(np.finfo(np.float32).max):
+        if not 0 < float(value) <= float(np.finfo(np.float32).max):
             raise InvalidArgumentError(f"{name}: expected a positive finite number, found {value!r}")
         return torch.full((), float(value), dtype=torch.float32, device=device)
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.numel() != 1:

@@ -11,6 +11,7 @@ import types
 
 import numpy as np
 import torch
+from torch._C._functorch import peek_interpreter_stack
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
@@ -34,7 +35,7 @@ _default_dtype, _is_grad_enabled = torch.get_default_dtype, torch.is_grad_enable
 _any_autocast = torch._C._is_any_autocast_enabled
 _is_deterministic = torch._C._get_deterministic_algorithms
 _count_function_modes = torch._C._len_torch_function_stack
-_peek = torch._C._functorch.peek_interpreter_stack
+_peek = peek_interpreter_stack
 
 
 def ambient_state():

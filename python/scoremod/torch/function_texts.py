@@ -88,7 +88,7 @@ def text_of(code):
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "EXTENDED_ARG")]
     line, in_chain = code.co_firstlineno, set()
     for at, step in enumerate(steps):
-        line = step.positions.lineno or line
+        line = (step.positions and step.positions.lineno) or line
         where = f"{code.co_filename}:{line} ({code.co_name})"
         if step.opname in _LOADS:
             chain, taken = _chain(steps, at + 1)

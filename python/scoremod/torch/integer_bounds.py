@@ -3,7 +3,7 @@
 A bound limits a value's magnitude: a number, plus multiples of the largest magnitude in each of some operands, which are known at the call.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,7 +21,7 @@ _OF_FLOATS, _OF_OPEN_SIZES = 2**24, 2**29
 class Bound(NamedTuple):
     """number + the sum over (operand, factor) in `reads` of factor times the operand's largest magnitude. The number may be an asked_sizes.Size."""
 
-    number: object
+    number: Any
     reads: tuple = ()
 
     def plus(self, other):
@@ -33,7 +33,7 @@ class Bound(NamedTuple):
     def times(self, factor):
         return Bound(self.number * factor, tuple((operand, each * factor) for operand, each in self.reads))
 
-    def limit(self):
+    def limit(self) -> Any:
         """How large the integers in its operands may be, for int32 to hold the value; None where there is no such limit."""
         factors = sum(factor for _, factor in self.reads)
         return (INT32.max - self.number) // factors if factors else None

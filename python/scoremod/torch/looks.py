@@ -4,7 +4,7 @@ prepared_calls holds every tensor of a call to this, and saved_tensors what auto
 """
 
 import operator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -95,7 +95,8 @@ class Looks:
         if not hold_numbers(*tensors):
             return not plain
         if TensorGuards is not None and len(self._guards) < _MAX_GUARDS:
-            sizes, strides = [list(look.shape) for look in self._looks], [list(look.stride) for look in self._looks]
+            sizes: list[Any] = [list(look.shape) for look in self._looks]
+            strides: list[Any] = [list(look.stride) for look in self._looks]
             guard = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
             if guard(*tensors):  # never where one tensor comes twice
                 self._guards = (*self._guards, guard)

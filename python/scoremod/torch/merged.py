@@ -8,11 +8,24 @@ from scoremod.errors import InvalidArgumentError
 def merge(output: torch.Tensor, lse: torch.Tensor, other_output: torch.Tensor, other_lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The attention over both sets of keys, from that over each of them with the same queries.
 
-    output, other_output: [..., dim]; lse, other_lse: [...], the natural log of each row's sum of exp of scores, as flex_attention(return_lse=True)
-    gives them. A row without a key in one set has LSE -inf there, and a sink belongs to one of the calls alone.
+    Parameters
+    ----------
+    output, other_output : Tensor [..., dim]
+        Outputs of the same queries.
+    lse, other_lse : Tensor [...]
+        The natural log of each row's sum of exp of scores, as flex_attention(return_lse=True) gives it. A row without a key in one set has -inf there,
+        and a sink belongs to one of the calls alone.
 
-    Returns (output, lse), of the first output's and LSE's dtypes. Both have gradients. The sets may be merged in any order, and the result with more.
-    Raises InvalidArgumentError for shapes that don't fit. The weights are those of FlashAttention's blocks of keys (Dao et al. 2022, section 3.1).
+    Returns
+    -------
+    (Tensor, Tensor)
+        Output and LSE, of the first output's and LSE's dtypes. Both have gradients. Sets may be merged in any order, and the result with more. The
+        weights are those of FlashAttention's blocks of keys (Dao et al. 2022, section 3.1).
+
+    Raises
+    ------
+    InvalidArgumentError
+        For shapes that don't fit, and an LSE of integers.
     """
     _check(output, lse, other_output, other_lse)
     dtype = torch.promote_types(lse.dtype, torch.float32)

@@ -6,6 +6,7 @@ import os
 from typing import NamedTuple
 
 import torch
+from torch._C._functorch import peek_interpreter_stack
 
 from scoremod.attention import support
 from scoremod.errors import UnsupportedError
@@ -95,7 +96,7 @@ def _computed(sources):
 
 def _takes_sink(query, key, value, operands, call):
     """Whether a backend in question runs the call with the sink as a field, in both directions where there are two; found out without building anything."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if peek_interpreter_stack() is not None:
         return False  # mapped calls would run in turn
     tensors = [taken(x.detach()) for x in (query, key, value)]
     operands = [taken_operand(x.detach(), True) for x in operands]

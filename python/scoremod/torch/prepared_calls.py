@@ -52,7 +52,8 @@ class Direction:
         if self._looks is None:
             looks = self.of_all.looks
             if self._shapes is not None:
-                looks = {name: Look(*shape, look.dtype, look.device) for (name, look), shape in zip(looks.items(), self._shapes, strict=True)}
+                pairs = zip(looks.items(), self._shapes, strict=True)
+                looks = {name: Look(shape, stride, look.dtype, look.device) for (name, look), (shape, stride) in pairs}
             self._looks = Looks(looks)
         return self._looks
 

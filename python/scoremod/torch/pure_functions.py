@@ -10,6 +10,8 @@ import math
 import operator
 
 import torch
+from torch._jit_internal import is_scripting
+from torch.jit._trace import is_tracing
 from torch.overrides import get_overridable_functions
 
 # Tensors answer these by shape, dtype, device and layout, and by strides and requires_grad, which a key has too.
@@ -33,7 +35,7 @@ _OF_KEYED_STATE = (
     *(torch.is_grad_enabled, torch.get_default_dtype, torch.get_default_device, torch.is_autocast_enabled, torch.get_autocast_dtype),
     *(torch.are_deterministic_algorithms_enabled, torch._C._get_deterministic_algorithms),
     *(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch.compiler.is_exporting),
-    *(torch.jit.is_scripting, torch.jit.is_tracing, torch.is_tensor),
+    *(is_scripting, is_tracing, torch.is_tensor),
 )
 _OF_CONTAINERS = (dict, list, tuple, str, bytes, int, float, slice, range, torch.Size, torch.dtype, torch.device, torch.finfo, torch.iinfo)
 
@@ -59,7 +61,7 @@ def is_seen(attribute):
 
 @functools.cache
 def _pure():
-    modules = (torch._C._nn, torch._C._special, torch._C._linalg, torch._C._fft, torch._C._VariableFunctions, math, operator)
+    modules = (*(getattr(torch._C, name) for name in ("_nn", "_special", "_linalg", "_fft", "_VariableFunctions")), math, operator)
     found = [value for module in modules for name in dir(module) if name not in (*_FINDERS, "is_vulkan_available") and callable(value := getattr(module, name))]
     found += [value for values in get_overridable_functions().values() for value in values]
     return frozenset([*found, *(getattr(builtins, name) for name in _BUILTINS), *_TYPES, *_MODES, *_OF_KEYED_STATE])

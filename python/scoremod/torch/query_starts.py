@@ -2,6 +2,7 @@
 end with their keys (bottom right), it is how many more keys there are."""
 
 import numbers
+from typing import Any
 
 import torch
 
@@ -49,7 +50,7 @@ def started(q_start, query, key, sequences, score_mod, mask_mod, offsets):
         raise InvalidArgumentError(f"q_start: expected an integer, or an int32 or int64 tensor of shape ({batch},), one for each batch; found {found:.100}")
     if q_start < 0:
         raise InvalidArgumentError(f"q_start: expected the index of the first query, from 0 on, found {q_start}")
-    first = q_start if isinstance(q_start, torch.SymInt) else int32(q_start, "q_start")
+    first: Any = q_start if isinstance(q_start, torch.SymInt) else int32(q_start, "q_start")
     # Ragged problems take no index offsets, and lengths of queries count from a call's first.
     if q_offsets is not None or (isinstance(lengths, (tuple, list)) and lengths[0] is not None):
         return *_at(torch.full((batch,), first, dtype=torch.int32, device=query.device), score_mod, mask_mod), offsets, False

@@ -5,6 +5,8 @@ compares that in one call, and the modes that the tensors meet. Watches see whet
 eager_calls, and is remembered here.
 """
 
+from typing import Any
+
 import torch
 from torch.autograd import forward_ad
 
@@ -82,9 +84,9 @@ def remember(request, call, captured, bound):
         site = _sites.get(at)
     except (AttributeError, TypeError):
         return
-    watches = watch_of(score_mod), watch_of(mask_mod)
+    of_score, of_mask = watches = watch_of(score_mod), watch_of(mask_mod)
     tensors = [query, key, value]
-    if None in watches or not (watches[0](score_mod, tensors) and watches[1](mask_mod, tensors)):
+    if of_score is None or of_mask is None or not (of_score(score_mod, tensors) and of_mask(mask_mod, tensors)):
         return
     of_functions = len(tensors)
     tensors += [each for each in given if each is not None]
@@ -131,7 +133,8 @@ class Variant:
         # Guards take no tensor twice: of one that comes again they see the first, and which is which is asked for here.
         self._again = [(place, first) for place, first in enumerate(firsts) if place != first]
         self._once = [place for place, first in enumerate(firsts) if place == first]
-        self._entries, self._last, self._resizable = BoundedCache(_MAX_SIZES), None, None
+        self._entries, self._resizable = BoundedCache(_MAX_SIZES), None
+        self._last: Any = None  # the Entry of the last call; each Variant gets one as it is made
         self._of_any_size = _guard(self._distinct(tensors), is_of_any_size=True)
 
     def reads_the_same(self, score_mod, mask_mod):
@@ -183,7 +186,10 @@ class Variant:
 def _guard(tensors, is_of_any_size=False):
     """A function that says whether tensors, each once, look like these, in sizes and strides too unless those may be any."""
     lies = [([None] * x.dim(), [None] * x.dim()) if is_of_any_size else (list(x.shape), list(x.stride())) for x in tensors]
-    return TensorGuards(*tensors, dynamic_dims_sizes=[sizes for sizes, _ in lies], dynamic_dims_strides=[strides for _, strides in lies]).check
+    sizes: list[Any] = [each for each, _ in lies]
+    strides: list[Any] = [each for _, each in lies]
+    assert TensorGuards is not None  # remember() asks
+    return TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
 
 
 def _looks_of(tensors):
@@ -205,7 +211,7 @@ class Route:
         # The places of the operands; None where some are made of the tensors.
         self._operands = None if numbers is None else [*(captured[number] for number in numbers), *bound]
         self.resizing = None if self._operands is None else Resizing.of(call, self._operands)
-        self._run = None if self._operands is None else call.forward if call.takes_all and not call.wants_backward else call.run
+        self._run: Any = None if self._operands is None else call.forward if call.takes_all and not call.wants_backward else call.run
 
     def has_learned(self, tensors):
         """Whether the tensors that functions read require gradients as they did."""

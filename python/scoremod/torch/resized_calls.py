@@ -43,7 +43,7 @@ class Resizing:
     def of(call, places):
         """The Resizing of an EagerCall; None where it is one that goes the long way."""
         is_plain = call.direct() is not None and call.takes_all and not call.wants_backward and call.call.place in (None, PAGED)
-        if not is_plain or call.call.has_offsets or call.call.factors or call.call.max_scores or call.compiled.sizes is None:
+        if not is_plain or call.call.has_offsets or call.call.factors or call.call.max_scores:
             return None
         if call.compiled.sizes.strided != ("q", "k", "v", "o"):  # at() writes theirs in this order
             return None
@@ -59,16 +59,16 @@ class Resizing:
         query, key, value = tensors[:3]
         (shape_q, strides_q), (shape_k, strides_k), (shape_v, strides_v) = looks[:3]
         counts, paged = self._counts(looks)
-        if counts is None:
+        if counts is None or paged is None:
             return None
         operands = [looks[place] for place in self._places]
         if operands and not self._hold(tensors, operands, counts):
             return None
-        lies = [self._reach(each, look, itemsize) for each, look, itemsize in zip((query, key, value), looks, self._itemsizes)]
-        if None in lies:
+        reach_q, reach_k, reach_v = [self._reach(each, look, itemsize) for each, look, itemsize in zip((query, key, value), looks, self._itemsizes)]
+        if reach_q is None or reach_k is None or reach_v is None:
             return None
         rows = shape_q[:-1]
-        of_output = strides_q if lies[0][1] and self._may_be_like_query else tuple(output_strides(query, self._dim_v))
+        of_output = strides_q if reach_q[1] and self._may_be_like_query else tuple(output_strides(query, self._dim_v))
         is_like = self._may_be_like_query and of_output == strides_q
         numbers = [*strides_q, *strides_k, *strides_v, *of_output]
         for number in self._described:
@@ -81,7 +81,7 @@ class Resizing:
         except Error:
             return None
         owner, of_rows = Handle(handle), batch * heads * queries
-        sizes = [lies[0][0], lies[1][0], lies[2][0], of_rows * self._dim_v * self._itemsizes[3]]
+        sizes = [reach_q[0], reach_k[0], reach_v[0], of_rows * self._dim_v * self._itemsizes[3]]
         shapes = [*looks[:3], (rows + (self._dim_v,), of_output), *operands]
         if self._has_lse:
             shapes.insert(4, dense(rows, None, None)[:2])
@@ -126,7 +126,7 @@ class Resizing:
         counts = batch, heads, queries, keys
         if self._guards:
             known = self._call.extents
-            if not answer_alike(self._guards, Extents(*[(0, count) for count in counts], known.are_limits, known.is_part)):
+            if not answer_alike(self._guards, Extents(*[(0, count) for count in counts], are_limits=known.are_limits, is_part=known.is_part)):
                 return None, None
         return counts, paged
 

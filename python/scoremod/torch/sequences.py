@@ -56,12 +56,12 @@ def placed_of(query, key, value, q_offsets, kv_offsets, page_table, max_length, 
 
 def _sequences(query, key, q_offsets, kv_offsets, max_length):
     longest = _longest_of(max_length)
-    of_queries = _offsets("q_offsets", q_offsets, query, query, longest[0])
-    of_keys = _offsets("kv_offsets", kv_offsets, key, query, longest[1])
-    bound, most, longest, covers = zip(of_queries, of_keys)
-    if bound[0].shape != bound[1].shape:
-        raise InvalidArgumentError(f"kv_offsets: expected as many as q_offsets, {bound[0].shape[0]}, found {bound[1].shape[0]}")
-    return Placed(RAGGED, bound[0].shape[0] - 1, bound, most, longest, all(covers))
+    offsets_q, most_q, longest_q, covers_q = _offsets("q_offsets", q_offsets, query, query, longest[0])
+    offsets_kv, most_kv, longest_kv, covers_kv = _offsets("kv_offsets", kv_offsets, key, query, longest[1])
+    if offsets_q.shape != offsets_kv.shape:
+        raise InvalidArgumentError(f"kv_offsets: expected as many as q_offsets, {offsets_q.shape[0]}, found {offsets_kv.shape[0]}")
+    pair = offsets_q, offsets_kv
+    return Placed(RAGGED, offsets_q.shape[0] - 1, pair, (most_q, most_kv), (longest_q, longest_kv), covers_q and covers_kv)
 
 
 def _mixed(query, key, value, q_offsets, kv_offsets, page_table, max_length, lengths):
@@ -155,7 +155,7 @@ def _pages(query, key, page_table, lengths, batch, of):
     return (*tables, of_keys), (query.shape[-2], tables[0].shape[1] * key.shape[2])
 
 
-def dense_int32(name, tensor, query, rank, meaning):
+def dense_int32(name, tensor, query, rank, meaning) -> torch.Tensor:
     """A dense int32 tensor of a caller's integers."""
     is_integers = isinstance(tensor, torch.Tensor) and tensor.dtype in (torch.int32, torch.int64) and tensor.dim() == rank
     if not is_integers or tensor.device != query.device:

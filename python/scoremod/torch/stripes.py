@@ -5,6 +5,7 @@ is. For a known distance comparisons of positions are those of local indices, wh
 """
 
 import functools
+import math
 import numbers
 from typing import NamedTuple
 
@@ -17,18 +18,65 @@ from scoremod.torch.kept_traces import KeptTrace, rebased, tensor_of
 
 
 def stripe(tensor: torch.Tensor, shards: int, dim: int, tokens: int = 1) -> torch.Tensor:
-    """A copy of a tensor whose sequence, along `dim`, is reordered: cut into `shards` blocks, each has stripes of so many tokens in turn. The
-    sequence's length must be a multiple of shards * tokens."""
-    return _reordered(tensor, dim, (-1, shards, tokens))
+    """A sequence in the order in which context_parallel_attention(striped=tokens) deals it out: its blocks are the shards.
+
+    Each of `shards` blocks has stripes of so many tokens in turn.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        Of any shape and dtype.
+    shards : int
+        The number of processes of the group.
+    dim : int
+        The dimension of the sequence, whose length is a multiple of shards * tokens.
+    tokens : int
+        The tokens of a stripe.
+
+    Returns
+    -------
+    Tensor
+        A copy of the tensor's shape, which gradients flow through.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For a length that is no such multiple.
+    """
+    return _reordered("stripe", tensor, dim, (-1, shards, tokens))
 
 
 def unstripe(tensor: torch.Tensor, shards: int, dim: int, tokens: int = 1) -> torch.Tensor:
-    """The tensor in the order that it had before stripe() of the same shards, dim and tokens."""
-    return _reordered(tensor, dim, (shards, -1, tokens))
+    """The tensor in the order that it had before stripe() of the same shards, dim and tokens.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        Of any shape and dtype.
+    shards : int
+        The number of processes of the group.
+    dim : int
+        The dimension of the sequence, whose length is a multiple of shards * tokens.
+    tokens : int
+        The tokens of a stripe.
+
+    Returns
+    -------
+    Tensor
+        A copy of the tensor's shape, which gradients flow through.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For a length that is no such multiple.
+    """
+    return _reordered("unstripe", tensor, dim, (shards, -1, tokens))
 
 
-def _reordered(tensor, dim, shape):
-    dim = dim % tensor.dim()
+def _reordered(name, tensor, dim, shape):
+    dim, stripes = dim % tensor.dim(), -math.prod(shape)
+    if stripes < 1 or tensor.shape[dim] % stripes:
+        raise InvalidArgumentError(f"{name}: expected a length along dim {dim} that is a multiple of shards * tokens, {stripes}, found {tensor.shape[dim]}")
     return tensor.unflatten(dim, shape).transpose(dim, dim + 1).flatten(dim, dim + 2)
 
 

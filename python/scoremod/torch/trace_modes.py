@@ -1,8 +1,10 @@
 """How a tracer sees what a user's function calls: PyTorch's modes, while the function runs."""
 
 import contextlib
+from typing import Any
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._functorch.pyfunctorch import temporarily_restore_interpreter_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -112,7 +114,7 @@ class Functions(TorchFunctionMode):
             return self._tracer.whole(tensor)
 
     def _plain(self, tensor):
-        return self._tracer.stand_in(tensor) if torch._C._functorch.is_functorch_wrapped_tensor(tensor) else tensor
+        return self._tracer.stand_in(tensor) if is_functorch_wrapped_tensor(tensor) else tensor
 
 
 def _name_of(function):
@@ -150,7 +152,7 @@ def tensors_in(arguments):
     return found
 
 
-def map_tensors(function, arguments):
+def map_tensors(function, arguments) -> Any:
     """Arguments of an operation, with function(tensor) for each tensor in them."""
     if isinstance(arguments, torch.Tensor):
         return function(arguments)

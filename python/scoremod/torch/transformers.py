@@ -10,6 +10,7 @@ import functools
 import inspect
 import re
 import sys
+from typing import Any
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask
@@ -113,14 +114,14 @@ def attention(
 
     changes = softcap is not None or position_bias is not None or bias is not None
     sink = None if s_aux is None else s_aux.reshape(-1)
-    options = dict(scale=scaling, enable_gqa=True, sink=sink, dropout_p=dropout or 0.0, new_sizes=new_sizes)
+    given: dict[str, Any] = dict(scale=scaling, enable_gqa=True, sink=sink, dropout_p=dropout or 0.0, new_sizes=new_sizes)
     if query.shape[2] == 1:  # the mask knows the query's position, which may be the first of a static cache
-        options["offsets"] = Offsets()
-    o = flex_attention(query, key, value, score_mod if changes else None, mask_mod=mask_mod, **options)
+        given["offsets"] = Offsets()
+    o = flex_attention(query, key, value, score_mod if changes else None, mask_mod=mask_mod, **given)
     return o.transpose(1, 2).contiguous(), None
 
 
-def _mask_of(module, query, key, mask, is_causal):
+def _mask_of(module, query, key, mask, is_causal) -> tuple[Any, Any]:
     """(mask_mod, bias): of a Mask, or of a tensor that broadcasts against [batch, head, query, key]."""
     if isinstance(mask, BlockMask):
         return mask.mask_mod, None

@@ -1,6 +1,7 @@
 """The tensors of a traced function: what they depend on, how PyTorch computes each, and their nodes in the score program."""
 
 import itertools
+from typing import Any
 
 import torch
 
@@ -23,10 +24,12 @@ class Value:
 
     def __init__(self, shape, dtype, deps=frozenset(), *, tensor=None, literal=None, axis=None, operation=None):
         self.shape = tuple(shape)
-        self.dtype = dtype
+        self.dtype: Any = dtype
         self.deps = deps
-        self.tensor, self.literal = tensor, literal
-        self.node = self.view = None
+        self.tensor: Any = tensor
+        self.literal = literal
+        self.node: int | None = None
+        self.view: Any = None
         self.is_shared = False
         self.axis, self.operation = axis, operation
         self.serial = next(_serials)
@@ -56,7 +59,7 @@ class Value:
         return scalar(*ranges)
 
 
-def map_values(function, arguments):
+def map_values(function, arguments) -> Any:
     """Arguments of an operation, with function(value) for each Value in them."""
     if isinstance(arguments, Value):
         return function(arguments)

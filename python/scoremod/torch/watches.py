@@ -85,7 +85,7 @@ def _of_function(function, depth):
         if type(value) is not types.FunctionType or value.__code__ is not code or value.__defaults__ or value.__kwdefaults__ or value.__dict__:
             return False
         if of_cells:
-            for cell, watch in zip(value.__closure__, of_cells):
+            for cell, watch in zip(value.__closure__ or (), of_cells):
                 try:
                     if not watch(cell.cell_contents, tensors):
                         return False
