@@ -23,14 +23,16 @@ def of_dense(q, k, v, causal, window_size, softcap, alibi_slopes):
     functions = _functions(causal, window_size, softcap, alibi_slopes)
     # Positions are indices where there are as many queries as keys, which leaves more plans to choose from than offsets do.
     start = None if functions == (None, None) or q.shape[1] == k.shape[1] else "bottom_right"
-    return FlexArguments(*(x.transpose(1, 2) for x in (q, k, v)), *functions, {"q_start": start})
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return FlexArguments(q, k, v, *functions, {"q_start": start})
 
 
 def of_cache(q, k_cache, v_cache, lengths, block_table, causal, window_size, softcap, alibi_slopes):
     """The FlexArguments of queries at the end of what a cache has."""
     functions = _functions(causal, window_size, softcap, alibi_slopes)
     start = None if functions == (None, None) else "bottom_right"
-    return FlexArguments(*(x.transpose(1, 2) for x in (q, k_cache, v_cache)), *functions, {"q_start": start, "lengths": lengths, "page_table": block_table})
+    q, k, v = (x.transpose(1, 2) for x in (q, k_cache, v_cache))
+    return FlexArguments(q, k, v, *functions, {"q_start": start, "lengths": lengths, "page_table": block_table})
 
 
 def of_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, longest, block_table, seqused_k, causal, window_size, softcap, alibi_slopes):

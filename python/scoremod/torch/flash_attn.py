@@ -199,7 +199,8 @@ def flash_attn_with_kvcache(
     if k is not None and v is not None:
         # A row of a dense cache is a page that has room for all its keys.
         table = torch.arange(batch, dtype=torch.int32, device=q.device)[:, None] if block_table is None else block_table
-        append_to_pages(*(x.transpose(1, 2) for x in (k_cache, v_cache, k, v)), table, lengths)
+        k_pages, v_pages, key, value = (x.transpose(1, 2) for x in (k_cache, v_cache, k, v))
+        append_to_pages(k_pages, v_pages, key, value, table, lengths)
     o, lse = _attend(of_cache(q, k_cache, v_cache, lengths, block_table, causal, window_size, softcap, alibi_slopes), softmax_scale, s_aux)
     o = o.transpose(1, 2)
     return (o, lse) if return_softmax_lse else o

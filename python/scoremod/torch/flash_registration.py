@@ -202,7 +202,8 @@ def _backward_of_heads(
     *,
     scale=None,
 ):
-    arguments = FlexArguments(query, key, value, *of_dense(*(x.transpose(1, 2) for x in (query, key, value)), is_causal, (-1, -1), 0.0, None)[3:])
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    arguments = of_dense(q, k, v, is_causal, (-1, -1), 0.0, None)._replace(query=query, key=key, value=value)
     gradients = _gradients(arguments, grad_out, out, logsumexp, dropout_p, philox_seed, scale)
     return tuple(map(_lying_as_empty_like, gradients, (query, key, value)))
 
