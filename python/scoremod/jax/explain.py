@@ -13,7 +13,7 @@ from scoremod.errors import UnsupportedError
 from scoremod.explanation import Explanation, Operand
 from scoremod.jax.api import ELSEWHERE, CallOptions, functions_without_fields, placed_of, tensors_without_fields, trace_call, traced_in_own_fields
 from scoremod.jax.call import dtype_of
-from scoremod.jax.fused_attention import graph_modifier, refuse_positions
+from scoremod.jax.fused_attention import PLACES, graph_modifier, refuse_positions, score_sizes
 from scoremod.jax.own_fields import ARRAYS, FIELDS
 from scoremod.jax.query_starts import started
 from scoremod.jax.selection import XLA, Selection, device_of, memory_of, platform_of, selected
@@ -72,7 +72,8 @@ def explain(
     if unknown:
         refuse("explain", unknown, [*arguments_of(explain), *CALLBACKS], ELSEWHERE)
     if callbacks:
-        score_mod = graph_modifier(sizes_of(layout, query, key, value), score_mod, **callbacks)
+        places = dict(zip(PLACES, (q_offsets, kv_offsets, page_table, lengths, max_length)))
+        score_mod = graph_modifier(score_sizes(layout, query, key, value, places), score_mod, **callbacks)
     placed, road, traced = placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length), "", None
     mask_mod, q_start = named(mask_mod, q_start)
     if q_start is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jax.extend import core
 from jax.typing import ArrayLike
 
 from scoremod.errors import InvalidArgumentError, WrongTypeError
-from scoremod.jax.api import flex_attention
+from scoremod.jax.api import flex_attention, placed_of
 from scoremod.jax.arrays import known_array
 from scoremod.jax.arrays import tensors as arrays_of
 from scoremod.jax.graph import Graph
@@ -26,6 +26,9 @@ from scoremod.query_positions import named
 from scoremod.signatures import Layout, Modifier
 from scoremod.sizes import sizes_of
 
+# flex_attention's arguments that say where the sequences of a call are.
+PLACES = ("q_offsets", "kv_offsets", "page_table", "lengths", "max_length")
+
 
 def fused_attention(
     query: ArrayLike,
@@ -37,7 +40,7 @@ def fused_attention(
     score_mod_tensors: Mapping[str, ArrayLike] | None = None,
     score_mod_bprop_tensors: Mapping[str, ArrayLike] | None = None,
     trust_bprop: bool = False,
-    layout: Layout | None = None,
+    layout: Layout | Literal["THD"] | None = None,
     **options: Any,
 ) -> Any:
     """flex_attention with a callback that builds on a graph, as cuDNN's callbacks do.
@@ -55,7 +58,8 @@ def fused_attention(
         refused if it differs. Tensors of it that JAX traces, where none of score_mod's is traced, can't be compared.
     score_mod_tensors : dict of str to array, optional
         Arrays that broadcast against [batch, heads, seq_q, seq_kv], or numbers. score_mod gets them as tensors of the graph, under their names.
-        Gradients flow to the arrays.
+        Gradients flow to the arrays. With q_offsets or page_table the batch is that of the sequences, and an array has as many positions as the
+        longest of them or more.
     score_mod_bprop_tensors : dict of str to array, optional
         Likewise score_mod_bprop's.
     trust_bprop : bool
@@ -82,18 +86,34 @@ def fused_attention(
         warn_of_heads_before_positions(query, key, 2)
     if named(options.get("mask_mod"), options.get("q_start"))[1] is not None:
         refuse_positions(score_mod is not None)
-    modifier = graph_modifier(sizes_of(layout, query, key, value), score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop)
+    modifier = graph_modifier(
+        score_sizes(layout, query, key, value, options), score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop
+    )
     return flex_attention(query, key, value, modifier, layout=layout, **options)
 
 
+class AtLeast(int):
+    """A length that a callback's array may exceed: that of the longest of several sequences."""
+
+
+def score_sizes(layout, query, key, value, options):
+    """(batch, heads, seq_q, seq_kv) of the scores that a callback sees. options: flex_attention's, of which some say where sequences and pages are."""
+    placed = placed_of(query, key, value, layout, **{name: options.get(name) for name in PLACES})
+    if placed is None:
+        axes = sizes_of(layout, query, key, value).axes()
+        return tuple(axes[axis] for axis in AXES)
+    queries, keys = placed.longest()
+    queries = query.shape[layout.index("S")] if queries is None else AtLeast(queries)  # those of pages are dense
+    return placed.batch, query.shape[layout.index("H")], queries, AtLeast(keys)
+
+
 def graph_modifier(sizes, score_mod, score_mod_bprop=None, score_mod_tensors=None, score_mod_bprop_tensors=None, trust_bprop=False):
-    """The score_mod of flex_attention that fused_attention's callbacks are, for a problem of these sizes; None without one."""
+    """The score_mod of flex_attention that fused_attention's callbacks are, for scores of score_sizes(); None without one."""
     _check_arguments(score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors)
     if trust_bprop and score_mod_bprop is None:
         raise InvalidArgumentError("trust_bprop requires score_mod_bprop; give it, or leave trust_bprop out")
     if score_mod is None:
         return None
-    sizes = tuple(sizes.axes()[axis] for axis in AXES)
     tensors = _arrays("score_mod_tensors", score_mod_tensors, sizes)
     if score_mod_bprop is not None:
         bprop_tensors = _arrays("score_mod_bprop_tensors", score_mod_bprop_tensors, sizes)
@@ -172,6 +192,10 @@ def _check_arguments(score_mod, score_mod_bprop, tensors, bprop_tensors):
             raise WrongTypeError(f"{name}: expected a function, found {function!r}")
 
 
+def _fits(n, size):
+    return n == 1 or (n >= size if isinstance(size, AtLeast) else n == size)
+
+
 def _arrays(what, given, sizes):
     """name -> array of rank 4 or 0, of NumPy where the caller's value is known even while JAX traces."""
     if given is not None and not isinstance(given, Mapping):
@@ -185,7 +209,7 @@ def _arrays(what, given, sizes):
             arrays[name] = array
             continue
         shape = (1,) * (4 - array.ndim) + array.shape
-        if len(shape) != 4 or any(n not in (1, size) for n, size in zip(shape, sizes)):
+        if len(shape) != 4 or not all(map(_fits, shape, sizes)):
             raise InvalidArgumentError(f"{what}['{name}']: expected a shape that broadcasts to {sizes}, found {array.shape}")
         arrays[name] = array.reshape(shape)
     return arrays

@@ -6,7 +6,7 @@ import math
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.api import flex_attention
 from scoremod.jax.decode_cache import at_positions
-from scoremod.jax.fused_attention import graph_modifier
+from scoremod.jax.fused_attention import graph_modifier, score_sizes
 from scoremod.jax.named_masks import biased, named_mask
 from scoremod.jax.zoo import all_of
 from scoremod.sizes import sizes_of
@@ -37,7 +37,7 @@ def module_attention(
     score_mod = fields.score_mod if score_mod is None else score_mod
     callbacks = [fields.score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors]
     if fields.trust_bprop or any(each is not None for each in callbacks):
-        score_mod = graph_modifier(sizes, score_mod, *callbacks, fields.trust_bprop)  # pyright: ignore[reportCallIssue]
+        score_mod = graph_modifier(score_sizes(fields.layout, query, key, value, {}), score_mod, *callbacks, fields.trust_bprop)  # pyright: ignore[reportCallIssue]
     score_mod = biased(score_mod, bias, fields.bias_type, scale)
     mask_type = fields.attn_mask_type if first_query is None else "causal"
     named, lengths = named_mask(mask_type, fields.window_size, sequence_descriptor, sizes.seq_q, sizes.seq_kv)

@@ -55,6 +55,10 @@ class Sequences:
         known = map(_known, self._offsets)
         return [count if offsets is None else np.diff(offsets) for offsets, count in zip(known, self._tokens)]
 
+    def longest(self):
+        """The most queries and keys that a sequence has, as far as that is known."""
+        return [min(int(np.max(count, initial=1)), longest) for count, longest in zip(self.most(), self._longest)]
+
     def counts(self):
         """How many queries and keys each sequence has, integer arrays [batch]."""
         return [jnp.diff(offsets) for offsets in self._offsets]
@@ -188,6 +192,8 @@ class Pages:
     def most(self):
         """How many queries, which is not known here, and keys a sequence has at most."""
         return None, self._block_size * min(table.shape[1] for table in self._tables)
+
+    longest = most
 
     def counts(self):
         """How many queries, which is not known here, and keys each sequence has."""
