@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from scoremod import library
-from scoremod.errors import InvalidArgumentError
+from scoremod.errors import InvalidArgumentError, WrongTypeError
 
 
 def problem_text(problem):
@@ -77,6 +77,13 @@ def check_new_sizes(value):
     # A list or an array has no answer to `in`.
     if not (value is None or isinstance(value, str)) or value not in NEW_SIZES:
         raise InvalidArgumentError(f"new_sizes: expected 'wait' or 'serve', found {value!r:.100}")
+
+
+def refuse_arrays(expected: str, **values: Any) -> None:
+    """Raises WrongTypeError where an argument that is a Python value is an array instead. An array of one number is taken for it."""
+    for name, value in values.items():
+        if hasattr(value, "shape") and (expected == "a text" or math.prod(value.shape) != 1):
+            raise WrongTypeError(f"{name}: expected {expected}, found an array of shape {tuple(value.shape)}; give a Python value")
 
 
 def backend_names(backends: Any) -> list[str]:

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
+from scoremod.arguments import refuse_arrays
 from scoremod.environment import settings
-from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.errors import InvalidArgumentError, UnsupportedError, WrongTypeError
 from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.jax.arrays import tensors
 from scoremod.jax.layout_hint import warn_of_heads_before_positions
@@ -33,7 +34,7 @@ from scoremod.jax.xla_attention import xla_attention
 from scoremod.large_operands import warn_of_large_operands
 from scoremod.query_positions import named
 from scoremod.signatures import Backends, Layout, MaskName, Modifier, NewSizes
-from scoremod.sizes import sizes_of
+from scoremod.sizes import LAYOUTS, sizes_of
 from scoremod.unknown_arguments import arguments_of, refuse
 
 
@@ -175,10 +176,14 @@ def flex_attention(
     """
     if unknown:
         refuse("flex_attention", unknown, arguments_of(flex_attention), ELSEWHERE)
+    refuse_arrays("True or False", return_lse=return_lse, return_max_logit=return_max_logit, return_amax_o=return_amax_o, deterministic=deterministic)
+    refuse_arrays("a text", layout=layout, backend=backend, fallback=fallback)
     query, key, value = tensors(query, key, value)
     if layout is None:
         layout = "BSHD"
         warn_of_heads_before_positions(query, key, 2)
+    if not isinstance(layout, str):
+        raise WrongTypeError(f"layout: expected a text, {', '.join(LAYOUTS)} or THD, found {layout!r:.100}")
     if fallback not in (None, XLA):
         raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
     placed = placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length)
@@ -227,6 +232,8 @@ def _placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, len
         if ragged:
             check_numbers("q_offsets", query, key, value, *([q_offsets] if hasattr(q_offsets, "shape") else []))
             return MixedBatch(query, key, value, q_offsets, page_table, lengths, layout, max_length)
+        if "B" in layout and len(query.shape) != len(layout):
+            raise InvalidArgumentError(f"query: expected {len(layout)} dimensions for layout {layout}, found shape {tuple(query.shape)}")
         return Pages(key, value, page_table, lengths, layout, query.shape[layout.index("B")] if "B" in layout else 0)
     if not ragged:
         return None

@@ -8,12 +8,17 @@ from scoremod.errors import InvalidArgumentError
 from scoremod.jax.arrays import array_of, host_numbers, whole
 from scoremod.jax.lengths_and_sinks import checked_lengths
 from scoremod.query_positions import is_bottom_right
+from scoremod.sizes import sizes_of
+from scoremod.user_functions import check_callable
 
 
 def started(q_start, query, key, layout, placed, lengths, score_mod, mask_mod):
     """(score_mod, mask_mod) of indices, for functions of positions. placed: the Sequences, Pages or MixedBatch; None for dense tensors."""
-    batch = query.shape[layout.index("B")] if placed is None else placed.batch
+    batch = sizes_of(layout, query, key, key, may_be_empty=True).batch if placed is None else placed.batch
     start = _at_the_end(query, key, layout, placed, lengths, batch) if is_bottom_right(q_start) else _given(q_start, batch)
+    for name, function in (("score_mod", score_mod), ("mask_mod", mask_mod)):
+        if function is not None:
+            check_callable(name, function)
     of_batches = start if getattr(start, "shape", ()) else None
 
     def at(b, q_idx):
