@@ -11,7 +11,7 @@ import numpy as np
 
 from scoremod.arguments import int32
 from scoremod.errors import InvalidArgumentError
-from scoremod.jax.arrays import host_numbers, jax_array
+from scoremod.jax.arrays import array_of, host_numbers, jax_array
 from scoremod.jax.lengths_and_sinks import checked_lengths
 from scoremod.places import Paged, Ragged, RaggedPaged
 
@@ -297,7 +297,7 @@ def _check_blocks(table, lengths, blocks, block_size):
 
 
 def _checked_table(array, table, layout, batch):
-    table = jnp.asarray(table)
+    table = array_of("page_table", table, "an integer array [batch, blocks of a sequence]")
     if table.ndim != 2 or table.shape[0] != batch or not jnp.issubdtype(table.dtype, jnp.integer):
         raise InvalidArgumentError(
             f"page_table: expected an integer array [batch, blocks of a sequence] with batch {batch}, found {table.dtype} of shape {table.shape}"
