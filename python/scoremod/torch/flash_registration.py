@@ -27,7 +27,15 @@ def register(name: str = "scoremod") -> None:
     Nothing changes before that call. After it scaled_dot_product_attention without a mask tensor, where PyTorch chooses its flash backend, and varlen_attn
     run by scoremod, with their gradients. torch.nn.attention.restore_flash_attention_impl() ends it.
 
-    Raises UnsupportedError for a PyTorch without this registry.
+    Parameters
+    ----------
+    name
+        By which it is activated.
+
+    Raises
+    ------
+    UnsupportedError
+        For a PyTorch without this registry.
     """
     registered = getattr(torch.nn.attention, "register_flash_attention_impl", None)
     if registered is None or not hasattr(torch.library, "get_kernel"):
