@@ -11,7 +11,18 @@ OWN = [name for name in scoremod.torch.__all__ if inspect.isfunction(each := get
 
 
 def test_these_are_the_functions():
-    assert set(OWN) == {"append_to_pages", "context_parallel_attention", "draw", "explain", "flex_attention", "merge", "register", "stripe", "support", "unstripe"}
+    assert set(OWN) == {
+        "append_to_pages",
+        "context_parallel_attention",
+        "draw",
+        "explain",
+        "flex_attention",
+        "merge",
+        "register",
+        "stripe",
+        "support",
+        "unstripe",
+    }
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -28,7 +39,7 @@ def test_docstrings_say_every_parameter(name):
     lines = [line.split(":")[0] for line in section.splitlines() if line and not line.startswith(" ")]
     assert sorted(each.strip("* ") for line in lines for each in line.split(",")) == sorted(parameters)
     returns_nothing = inspect.signature(getattr(scoremod.torch, name)).return_annotation in (None, "None")
-    assert ("\nReturns\n---" in text) != returns_nothing and "\nRaises\n---" in text
+    assert ("\nReturns\n---" in text or returns_nothing) and "\nRaises\n---" in text
 
 
 def test_dir_shows_public_names_alone():
