@@ -90,6 +90,7 @@ def flash_attn_varlen_func(
     *,
     seqused_k: torch.Tensor | None = None,
     s_aux: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor, None]:
     """Attention of sequences one after the other, whose keys may be in a paged KV cache. Each last query stands at its sequence's last key.
 
@@ -111,6 +112,8 @@ def flash_attn_varlen_func(
         Position j of sequence b is in page block_table[b, j // page size]. Entries beyond the keys may be anything.
     seqused_k : int32 or int64 Tensor [batch], optional
         How many keys of each sequence take part, from its first on.
+    out : Tensor [tokens, heads, dim of v], optional
+        Takes the output, and is returned, where gradients are off.
 
     Returns
     -------
@@ -125,7 +128,7 @@ def flash_attn_varlen_func(
     """
     most = max_seqlen_q, max_seqlen_k
     arguments = of_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, most, block_table, seqused_k, causal, window_size, softcap, alibi_slopes)
-    o, lse = _attend(arguments, softmax_scale, s_aux, dropout_p=dropout_p, deterministic=deterministic or None)
+    o, lse = _attend(arguments, softmax_scale, s_aux, dropout_p=dropout_p, deterministic=deterministic or None, out=out)
     return (o, lse.T, None) if return_attn_probs else o
 
 
