@@ -19,7 +19,7 @@ import torch
 FOLDER = Path(__file__).resolve().parents[2] / "integrations" / "vllm"
 
 
-class AttentionType(str, enum.Enum):
+class AttentionType(enum.StrEnum):
     DECODER = "decoder"
     ENCODER = "encoder"
 

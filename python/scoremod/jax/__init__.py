@@ -2,6 +2,7 @@
 
 from scoremod.jax import zoo
 from scoremod.jax.api import flex_attention
+from scoremod.jax.dot_product import dot_product_attention
 from scoremod.jax.draw import draw
 from scoremod.jax.explain import Explanation, Operand, explain, support
 from scoremod.jax.fallbacks import fallback_counts
@@ -22,6 +23,7 @@ __all__ = [
     "Operand",
     "SequenceDescriptor",
     "append_to_pages",
+    "dot_product_attention",
     "draw",
     "explain",
     "fallback_counts",
