@@ -102,9 +102,10 @@ ErasedPlan ErasedPlanCache::build_entry(std::unique_lock<std::mutex>& lock, cons
   lock.unlock();
   ErasedPlan value;
   std::exception_ptr failure;
-  std::list<EntryPtr> kept{entry};
-  std::list<EntryPtr> evicted;
+  std::list<EntryPtr> kept, evicted;
   try {
+    // Without memory for it the entry fails as a build does. An unfinished one would be waited for without end.
+    kept.push_back(entry);
     value = build();
     if (value.plan == nullptr && value.refusal.empty()) fail_bug("a build gave neither a plan nor a refusal");
   } catch (...) {

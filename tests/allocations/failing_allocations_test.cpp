@@ -263,20 +263,35 @@ TEST(FailingAllocations, OfABackward) {
   hold([&](Outcome& outcome) { tensors.backward(kept_attention().handle, outcome); });
 }
 
-/// Each call has another size, from a few that evict each other.
-TEST(FailingAllocations, OfACallAtANewSize) {
-  Tensors tensors(60);
+/// A call at these sizes of the open attention.
+void call_at(std::int64_t keys, Tensors& tensors, Outcome& outcome) {
   scoremod_sizes sizes{};
   sizes.struct_size = sizeof sizes;
-  sizes.seq_kv = 60;
-  hold([&](Outcome& outcome) {
-    Handle attention;
-    char* message = nullptr;
-    scoremod_attention_cache_clear(nullptr);
-    if (!outcome.take(scoremod_attention_at(open_attention().handle, &sizes, &attention.handle, &message), &message))
-      return;
+  sizes.seq_kv = keys;
+  Handle attention;
+  char* message = nullptr;
+  if (outcome.take(scoremod_attention_at(open_attention().handle, &sizes, &attention.handle, &message), &message))
     tensors.forward(attention.handle, outcome);
-  });
+}
+
+TEST(FailingAllocations, OfACallAtAKnownSize) {
+  Tensors tensors(60);
+  hold([&](Outcome& outcome) { call_at(60, tensors, outcome); });
+}
+
+/// More sizes than are kept take turns, so that none is known when it comes again. Values of zero give one output at
+/// all sizes.
+TEST(FailingAllocations, OfACallAtANewSize) {
+  constexpr std::int64_t kSizes = 1100, kLeast = 20;
+  Tensors tensors(kLeast + kSizes);
+  std::ranges::fill(tensors.v, 0.0F);
+  std::int64_t calls = 0;
+  const Scenario scenario = [&](Outcome& outcome) { call_at(kLeast + calls++ % kSizes, tensors, outcome); };
+  for (std::int64_t i = 0; i < kSizes; ++i) {  // from then on each size that comes takes another's place
+    Outcome outcome;
+    scenario(outcome);
+  }
+  hold(scenario);
 }
 
 TEST(FailingAllocations, OfTheCacheOfAttentions) {

@@ -20,16 +20,16 @@ constexpr std::int64_t kTile = 128;  // rows, and keys
 constexpr double kMeasuredTiles = kMeasuredPairs / kMeasuredHeads / (kTile * kTile);
 
 /// How much longer tiles take where a band skips others: some are evaluated element by element, and rows are uneven. Of
-/// heads wider than 128, accumulators leave less room. Both are medians of bench/results/peers.json
-/// (tests/golden/regret_test.cpp).
+/// heads wider than 128, accumulators leave less room. Both were fitted by hand to bench/results/peers.json, as
+/// tests/golden/regret_test.cpp shows.
 constexpr double kOfBands = 1.055, kWideForward = 1.1, kWideBackward = 1.5;
 constexpr std::int64_t kWide = 128;
-/// A deterministic backward's tiles beside others'.
+/// A deterministic backward's tiles beside others', likewise.
 constexpr double kDeterministic = 1.22;
 /// Head dims count in such steps.
 constexpr std::int64_t kDimStep = 64;
-/// The part of a tile's time without a modifier that does not grow with the head dims: the exponentials. From the
-/// benchmark's cases with head dim 64 and 128.
+/// The part of a tile's time without a modifier that does not grow with the head dims: the exponentials. From that
+/// record's cases with head dims of 64 and 128.
 constexpr double kDimlessShare = 0.4;
 /// Ends the name of work on integers.
 constexpr std::string_view kOfIntegers = ".i32";
