@@ -95,30 +95,30 @@ struct Tensors {
     outcome.results = o;
   }
   scoremod_forward_args forward_args(const scoremod_operand& operand) {
-    scoremod_forward_args args{};
+    auto args = reading<scoremod_forward_args>(operand);
+    args.o = written(o);
+    args.lse = written(lse);
+    return args;
+  }
+  /// The arguments of a direction, with what both directions read.
+  template <class Args>
+  Args reading(const scoremod_operand& operand) const {
+    Args args{};
     args.struct_size = sizeof args;
     args.q = read(q);
     args.k = read(k);
     args.v = read(v);
     args.operands = &operand;
     args.operand_count = 1;
-    args.o = written(o);
-    args.lse = written(lse);
     return args;
   }
   void backward(const scoremod_attention* attention, Outcome& outcome) {
     const scoremod_operand operand{"slope", read(slope)};
     const scoremod_operand_gradient gradient{"slope", written(d_slope)};
-    scoremod_backward_args args{};
-    args.struct_size = sizeof args;
-    args.q = read(q);
-    args.k = read(k);
-    args.v = read(v);
+    auto args = reading<scoremod_backward_args>(operand);
     args.o = read(o);
     args.lse = read(lse);
     args.d_o = read(d_o);
-    args.operands = &operand;
-    args.operand_count = 1;
     args.dq = written(dq);
     args.dk = written(dk);
     args.dv = written(dv);

@@ -15,10 +15,9 @@
 
 #include "backend/cuda/operand_gradients_time.hpp"
 #include "backend/cudnn/lowering/fused_gradient.hpp"
-#include "backend/cudnn/lowering/lower.hpp"
 #include "backend/cudnn/patterns/attention_time.hpp"
-#include "backend/cudnn/patterns/pattern_table.hpp"
 #include "compiler/pipeline.hpp"
+#include "golden/cudnn_lowering.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/committed_file.hpp"
 
@@ -49,20 +48,14 @@ AttentionProblem problem_of(const Json& entry, Direction direction) {
 /// other operands.
 Json predicted(const AttentionProblem& problem, Direction direction, const backend::DeviceRates& rates) {
   const compiler::CompiledProblem compiled = compiler::compile(problem, {});
-  const auto table = cudnn::shipped_pattern_table("sm_90", "9.19.0", cudnn::RowClass::kManyRows);
-  cudnn::LoweringOptions options;
-  options.backward = direction == Direction::kBackward;
-  options.allowed = [&](std::string_view pattern) {
-    return table.find(pattern, direction) == cudnn::PatternVerdict::kRight;
-  };
-  const cudnn::LoweringResult lowering = cudnn::lower(compiled, options);
-  EXPECT_TRUE(lowering.lowered.has_value());
-  if (!lowering.lowered) return nullptr;
+  const auto lowered = test::lowered_for_hopper(compiled, direction);
+  EXPECT_TRUE(lowered.has_value());
+  if (!lowered) return nullptr;
   cudnn::PlanTask task = direction;
   std::vector<std::uint32_t> operands;
   if (direction == Direction::kBackward) operands = problem::operands_with_gradient(problem);
   if (!operands.empty()) task.operand_gradient = cudnn::fused_gradient_operand(compiled);
-  const auto time = cudnn::attention_time(problem, task, *lowering.lowered, rates, true);
+  const auto time = cudnn::attention_time(problem, task, *lowered, rates, true);
   const bool pass = !operands.empty() && !task.operand_gradient;
   const double pass_ms = pass ? backend::cuda::operand_gradients_time(compiled, operands, rates) : 0;
   return {{"predicted_ms", kSteadyLoad * time.milliseconds + pass_ms},

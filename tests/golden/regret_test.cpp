@@ -13,13 +13,11 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "backend/cudnn/lowering/lower.hpp"
-#include "backend/cudnn/lowerings.hpp"
 #include "backend/cudnn/patterns/attention_time.hpp"
-#include "backend/cudnn/patterns/pattern_table.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
+#include "golden/cudnn_lowering.hpp"
 #include "support/committed_file.hpp"
 
 namespace scoremod {
@@ -78,15 +76,9 @@ AttentionProblem problem_of(const Json& shape, const std::string& program, Direc
 
 double predicted_of_cudnn(const compiler::CompiledProblem& compiled, Direction direction,
                           const backend::DeviceRates& rates) {
-  const auto table = cudnn::shipped_pattern_table("sm_90", "9.19.0", cudnn::row_class(compiled.problem));
-  cudnn::LoweringOptions options;
-  options.backward = direction == Direction::kBackward;
-  options.allowed = [&](std::string_view pattern) {
-    return table.find(pattern, direction) == cudnn::PatternVerdict::kRight;
-  };
-  const cudnn::LoweringResult lowering = cudnn::lower(compiled, options);
-  if (!lowering.lowered) return std::numeric_limits<double>::infinity();
-  return cudnn::attention_time(compiled.problem, {direction}, *lowering.lowered, rates, true).milliseconds;
+  const auto lowered = test::lowered_for_hopper(compiled, direction);
+  if (!lowered) return std::numeric_limits<double>::infinity();
+  return cudnn::attention_time(compiled.problem, {direction}, *lowered, rates, true).milliseconds;
 }
 
 double predicted_of_kernels(const compiler::CompiledProblem& compiled, Direction direction,
