@@ -15,9 +15,6 @@ namespace scoremod {
 namespace problem {
 namespace {
 
-/// Small sizes that no field's rule refuses in combination.
-constexpr std::int64_t kAnySize = 1;
-
 /// The size that a call has where the problem says `own`.
 void fill(const std::string& field, std::int64_t& own, std::int64_t given) {
   if (own != kOpenSize) {
