@@ -31,7 +31,7 @@ def pinned(file):
     return {name.lower(): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", asked, re.MULTILINE)}
 
 
-@pytest.mark.parametrize("file", ["requirements.txt", *(file for file in FILES if file != "requirements.in")])
+@pytest.mark.parametrize("file", ["requirements.txt", "tests/torch/requirements.txt", *(file for file in FILES if file != "requirements.in")])
 def test_each_pinned_package_has_hashes(file):
     entries = re.split(r"^(?=[\w.-]+==)", (ROOT / file).read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     assert len(entries) > 1
@@ -47,7 +47,7 @@ def test_each_pinned_package_is_on_the_page(file):
 
 
 def test_pytorchs_packages_are_on_the_page():
-    assert listed()["transformers"] == pinned("tests/torch/requirements.txt")["transformers"]
+    assert listed()["transformers"] == pinned("tests/torch/requirements.in")["transformers"]
 
 
 def test_bounds_are_those_of_the_package():

@@ -185,7 +185,7 @@ def test_a_build_without_backends_runs_what_depends_on_them(dev):
 def newest(dev):
     """./dev newest, where installing makes a Python that only says how it was called. `fails`: the framework whose tests fail."""
     (dev.folder / "tests" / "torch").mkdir(parents=True)
-    shutil.copy(ROOT / "tests/torch/requirements.txt", dev.folder / "tests/torch")
+    shutil.copy(ROOT / "tests/torch/requirements.in", dev.folder / "tests/torch")
     calls, failing = dev.folder.parent / "calls", dev.folder / "failing"
     python = f"""case "$*" in
   "-m venv "*) mkdir -p "$3/bin" && printf '#!/bin/sh\\necho "$0 $*" >>"{calls}"\\ngrep -q "$0 " "{failing}" && case "$*" in *pytest*) exit 1;; esac || :' >"$3/bin/python" &&

@@ -1,4 +1,4 @@
-"""requirements.txt has what requirements.in names, all that it needs, and hashes: what tools/pin_requirements.py makes of it."""
+"""Each requirements.txt has what its requirements.in names, all that is needed, and hashes: what tools/pin_requirements.py makes of it."""
 
 import re
 import sys
@@ -12,7 +12,6 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import pin_requirements  # noqa: E402
 
-NAMED, PINNED = ((ROOT / file).read_text(encoding="utf-8") for file in ("requirements.in", "requirements.txt"))
 EVERYWHERE = [(python, machine) for python in pin_requirements.PYTHONS for machine in pin_requirements.MACHINES]
 
 
@@ -27,16 +26,22 @@ def needed(installed, name):
     return [each for each in map(Requirement, installed.requires or []) if each.marker is None or each.marker.evaluate({"extra": name})]
 
 
-def test_the_versions_agree():
-    pinned = {pin_requirements.normalized(each.name): (str(each.specifier), str(each.marker)) for each in requirements(PINNED)}
-    named = {pin_requirements.normalized(each.name): (str(each.specifier), str(each.marker)) for each in requirements(NAMED)}
-    assert len(named) > 15 and len(pinned) > len(named)
+def versions(folder, file):
+    """Name -> (version, marker) of the requirements of a folder's file."""
+    text = (ROOT / folder / file).read_text(encoding="utf-8")
+    return {pin_requirements.normalized(each.name): (str(each.specifier), str(each.marker)) for each in requirements(text)}
+
+
+@pytest.mark.parametrize(("folder", "with_needs"), pin_requirements.FOLDERS.items())
+def test_the_versions_agree(folder, with_needs):
+    named, pinned = versions(folder, "requirements.in"), versions(folder, "requirements.txt")
+    assert len(named) > 15 and (len(pinned) > len(named)) == with_needs
     assert {name: pinned.get(name) for name in named} == named
 
 
 def test_all_that_is_needed_is_pinned():
     """As far as it is installed here, which ./dev setup makes of the file."""
-    pinned = pin_requirements.versions_of(PINNED)
+    pinned = pin_requirements.versions_of((ROOT / "requirements.txt").read_text(encoding="utf-8"))
     installed = {}
     for name, version in pinned.items():
         try:
