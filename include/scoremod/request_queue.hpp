@@ -37,8 +37,9 @@ struct RequestQueueOptions {
   std::size_t capacity = 64;
   /// If the queue is full, submit() blocks until one has begun, or with this flag answers the request with kFull.
   bool refuse_when_full = false;
-  /// Requests that run at the same time, each in a thread of the queue and with a workspace of its own; at least 1. On
-  /// the host one call uses all cores by itself.
+  /// Threads that begin requests at the same time, each with a workspace of its own; at least 1. On the host one call
+  /// uses all cores by itself. On a device a thread begins its next requests on a stream while earlier ones run there,
+  /// and waits for them before it begins one on another stream.
   int threads = 1;
 };
 

@@ -22,6 +22,15 @@ class Stopwatch {
   virtual double stop() = 0;
 };
 
+/// A point in the work of a stream.
+class StreamEvent {
+ public:
+  virtual ~StreamEvent() = default;
+  /// Returns once the work before it is done. Several threads may wait at once, each with the event's device current.
+  /// Throws Error(kEnvironment) if the work failed.
+  virtual void wait() const = 0;
+};
+
 /// A scope that a thread needs while it plans; see MemorySpace::enter_planning().
 class PlanningScope {
  public:
@@ -50,6 +59,8 @@ class MemorySpace {
   virtual void copy_out(void* host, const void* from, std::size_t bytes) const = 0;
   /// Waits for the work on a stream; null is the default stream.
   virtual void wait(void* stream) const = 0;
+  /// An event behind the work that a stream has so far. Null where calls return when their work is done.
+  virtual std::unique_ptr<StreamEvent> record_event(void* /*stream*/) const { return nullptr; }
   /// Whether a stream captures a graph, whose replays may come at any time.
   virtual bool is_capturing(void*) const { return false; }
   /// Measures work on a stream. By default it uses the host's clock, and waits for the stream.

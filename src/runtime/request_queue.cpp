@@ -10,35 +10,34 @@
 
 #include "backend/backend.hpp"
 #include "base/fail.hpp"
+#include "runtime/request_memory.hpp"
 #include "runtime/request_threads.hpp"
 
 namespace scoremod {
 namespace {
 
-/// The scratch memory of one thread of a queue: grows to the needs of its largest call.
-class WorkerMemory {
- public:
-  Buffer of(const backend::MemorySpace& space, std::size_t bytes) {
-    if (bytes == 0) return {};
-    if (memory_.bytes() < bytes) {
-      memory_ = {};  // first, so that both are not there at once
-      memory_ = backend::OwnedMemory(space, bytes);
-      space.wait(space.own_stream());  // calls are enqueued on other streams
-    }
-    return {memory_.data(), memory_.bytes()};
-  }
-
- private:
-  backend::OwnedMemory memory_;
-};
-
-void run(const Attention& attention, const ForwardArgs& args, const backend::MemorySpace& space, WorkerMemory& memory) {
-  attention.forward(args, memory.of(space, attention.forward_workspace_bytes()));
+std::size_t workspace_bytes(const Attention& attention, const ForwardArgs&) {
+  return attention.forward_workspace_bytes();
+}
+std::size_t workspace_bytes(const Attention& attention, const BackwardArgs&) {
+  return attention.backward_workspace_bytes();
 }
 
-void run(const Attention& attention, const BackwardArgs& args, const backend::MemorySpace& space,
-         WorkerMemory& memory) {
-  attention.backward(args, memory.of(space, attention.backward_workspace_bytes()));
+void call(const Attention& attention, const ForwardArgs& args, Buffer workspace) { attention.forward(args, workspace); }
+void call(const Attention& attention, const BackwardArgs& args, Buffer workspace) {
+  attention.backward(args, workspace);
+}
+
+/// Enqueues a call, and returns an event behind its work: null where the work is done.
+template <class Args>
+std::shared_ptr<const backend::StreamEvent> enqueue(const Attention& attention, const Args& args,
+                                                    const backend::MemorySpace& space, runtime::RequestMemory& memory) {
+  void* const stream = args.options.stream;
+  const Buffer workspace = memory.take(space, workspace_bytes(attention, args), stream);
+  call(attention, args, workspace);
+  std::shared_ptr<const backend::StreamEvent> done = space.record_event(stream);
+  memory.use_until(done, stream);
+  return done;
 }
 
 /// The error that a reply is made of is another.
@@ -89,26 +88,31 @@ struct RequestQueue::State {
   template <class Args>
   void submit(std::shared_ptr<const Attention> attention, Args args, Callback callback) {
     threads.submit(
-        [this, attention = std::move(attention), args = std::move(args)](std::size_t worker) {
+        [this, attention = std::move(attention),
+         args = std::move(args)](std::size_t worker) -> runtime::RequestThreads::Completion {
           if (attention == nullptr) fail_argument("expected an attention, found a null pointer");
           check_place(*attention);
           const backend::MemorySpace& space = backend::find_backend(attention->backend()).memory();
           const backend::DeviceScope current(space, attention->device());
           try {
-            run(*attention, args, space, memory[worker]);
+            auto done = enqueue(*attention, args, space, memory[worker]);
+            if (done == nullptr) return {};
+            return [&space, attention, done = std::move(done)] {
+              const backend::DeviceScope device(space, attention->device());
+              done->wait();
+            };
           } catch (...) {
             wait_quietly(space, args.options.stream);  // waits for the work that it enqueued before it failed
             throw;
           }
-          space.wait(args.options.stream);
         },
         std::move(callback));
   }
 
   std::mutex mutex;
   std::optional<Place> place;
-  std::vector<WorkerMemory> memory;  ///< one for each thread
-  runtime::RequestThreads threads;   ///< last: its threads use the others
+  std::vector<runtime::RequestMemory> memory;  ///< one for each thread
+  runtime::RequestThreads threads;             ///< last: its threads use the others
 };
 
 namespace {

@@ -56,13 +56,16 @@ Reply reply_of_current_exception() noexcept {
 RequestThreads::RequestThreads(const RequestQueueOptions& options)
     : capacity_(options.capacity),
       refuse_when_full_(options.refuse_when_full),
-      running_(static_cast<std::size_t>(std::max(options.threads, 0)), kNone) {
+      lanes_(static_cast<std::size_t>(std::max(options.threads, 0))) {
   if (options.capacity < 1) fail_argument("expected a capacity of at least 1 request, found 0");
   if (options.threads < 1) fail_argument("expected at least 1 thread, found ", options.threads);
-  const auto count = static_cast<std::size_t>(options.threads);
-  threads_.reserve(count);
+  workers_.reserve(lanes_.size());
+  completers_.reserve(lanes_.size());
   try {
-    for (std::size_t worker = 0; worker < count; ++worker) threads_.emplace_back([this, worker] { serve(worker); });
+    for (std::size_t worker = 0; worker < lanes_.size(); ++worker) {
+      completers_.emplace_back([this, worker] { complete_jobs(lanes_[worker]); });
+      workers_.emplace_back([this, worker] { begin_jobs(worker); });
+    }
   } catch (const std::system_error& error) {
     stop();
     fail_environment("the system refused a thread of a request queue: ", error.what(), "; ask for fewer");
@@ -76,7 +79,13 @@ RequestThreads::~RequestThreads() { stop(); }
 
 void RequestThreads::stop() {
   shut_down();
-  for (std::thread& thread : threads_) thread.join();
+  for (std::thread& thread : workers_) thread.join();
+  {
+    const std::lock_guard lock(mutex_);
+    has_no_workers_ = true;
+  }
+  for (Lane& lane : lanes_) lane.job_began.notify_all();
+  for (std::thread& thread : completers_) thread.join();
 }
 
 void RequestThreads::submit(Work work, RequestQueue::Callback callback) {
@@ -92,7 +101,7 @@ void RequestThreads::submit(Work work, RequestQueue::Callback callback) {
     return answer(callback, {ReplyStatus::kFull, concat("the queue is full: ", capacity_,
                                                         " requests wait to begin; submit it again later")});
   }
-  Job job{std::move(work), std::move(callback), next_number_};
+  Job job{std::move(work), std::move(callback), next_number_, {}};
   try {
     jobs_.push_back(std::move(job));
     ++next_number_;
@@ -104,28 +113,64 @@ void RequestThreads::submit(Work work, RequestQueue::Callback callback) {
   job_came_.notify_one();
 }
 
-void RequestThreads::serve(std::size_t worker) {
+void RequestThreads::begin_jobs(std::size_t worker) {
+  Lane& lane = lanes_[worker];
+  for (;;) {
+    std::list<Job> taken;  // moved from list to list, which takes no memory
+    {
+      std::unique_lock lock(mutex_);
+      lane.job_ended.wait(lock, [&] { return lane.in_flight.size() < kInFlight; });
+      job_came_.wait(lock, [&] { return is_shut_down_ || !jobs_.empty(); });
+      if (jobs_.empty()) return;
+      taken.splice(taken.end(), jobs_, jobs_.begin());
+      lane.beginning = taken.front().number;
+    }
+    room_came_.notify_one();
+    begin(taken, worker);
+    {
+      const std::lock_guard lock(mutex_);
+      lane.beginning = kNone;
+      lane.in_flight.splice(lane.in_flight.end(), taken);
+    }
+    lane.job_began.notify_one();
+    answered_.notify_all();
+  }
+}
+
+void RequestThreads::begin(std::list<Job>& taken, std::size_t worker) {
+  Job& job = taken.front();
+  Reply reply;
+  try {
+    job.completion = job.work(worker);
+  } catch (...) {
+    reply = reply_of_current_exception();
+  }
+  job.work = nullptr;  // frees its state before the reply
+  if (job.completion) return;
+  answer(job.callback, reply);
+  taken.clear();
+}
+
+void RequestThreads::complete_jobs(Lane& lane) {
   for (;;) {
     std::unique_lock lock(mutex_);
-    job_came_.wait(lock, [&] { return is_shut_down_ || !jobs_.empty(); });
-    if (jobs_.empty()) return;
-    Job job = std::move(jobs_.front());
-    jobs_.pop_front();
-    running_[worker] = job.number;
+    lane.job_began.wait(lock, [&] { return has_no_workers_ || !lane.in_flight.empty(); });
+    if (lane.in_flight.empty()) return;
+    Job& job = lane.in_flight.front();  // stays where it is: this thread alone takes jobs away
     lock.unlock();
-    room_came_.notify_one();
     Reply reply;
     try {
-      job.work(worker);
+      job.completion();
     } catch (...) {
       reply = reply_of_current_exception();
     }
-    job.work = nullptr;  // frees its state before the reply
+    job.completion = nullptr;  // frees its state before the reply
     answer(job.callback, reply);
     job.callback = nullptr;
     lock.lock();
-    running_[worker] = kNone;
+    lane.in_flight.pop_front();
     lock.unlock();
+    lane.job_ended.notify_one();
     answered_.notify_all();
   }
 }
@@ -150,7 +195,8 @@ void RequestThreads::shut_down() {
     answered_.notify_all();
   }
   if (is_own_thread()) return;  // one of those that run is the caller
-  answered_.wait(lock, [&] { return std::ranges::all_of(running_, [](std::uint64_t job) { return job == kNone; }); });
+  answered_.wait(lock,
+                 [&] { return std::ranges::all_of(lanes_, [](const Lane& lane) { return lane.oldest() == kNone; }); });
 }
 
 void RequestThreads::drain() {
@@ -165,7 +211,7 @@ void RequestThreads::drain() {
 
 bool RequestThreads::has_answered_all_before(std::uint64_t number) const {
   return (jobs_.empty() || jobs_.front().number >= number) && first_refused_ >= number &&
-         std::ranges::all_of(running_, [&](std::uint64_t job) { return job >= number; });
+         std::ranges::all_of(lanes_, [&](const Lane& lane) { return lane.oldest() >= number; });
 }
 
 std::size_t RequestThreads::waiting() const {
@@ -174,8 +220,8 @@ std::size_t RequestThreads::waiting() const {
 }
 
 bool RequestThreads::is_own_thread() const {
-  return std::ranges::any_of(threads_,
-                             [](const std::thread& thread) { return thread.get_id() == std::this_thread::get_id(); });
+  const auto is_own = [](const std::thread& thread) { return thread.get_id() == std::this_thread::get_id(); };
+  return std::ranges::any_of(workers_, is_own) || std::ranges::any_of(completers_, is_own);
 }
 
 }  // namespace scoremod::runtime

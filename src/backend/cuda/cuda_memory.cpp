@@ -27,6 +27,31 @@ class EventStopwatch final : public Stopwatch {
   DeviceTimer timer_;
 };
 
+class CudaStreamEvent final : public StreamEvent {
+ public:
+  explicit CudaStreamEvent(void* stream) {
+    check_runtime(SCOREMOD_CUDART(cudaEventCreateWithFlags)(&event_, cudaEventDisableTiming),
+                  "cudaEventCreateWithFlags");
+    try {
+      check_runtime(SCOREMOD_CUDART(cudaEventRecord)(event_, static_cast<cudaStream_t>(stream)), "cudaEventRecord");
+    } catch (...) {
+      SCOREMOD_CUDART(cudaEventDestroy)(event_);
+      throw;
+    }
+  }
+  ~CudaStreamEvent() override { SCOREMOD_CUDART(cudaEventDestroy)(event_); }
+  CudaStreamEvent(const CudaStreamEvent&) = delete;
+  CudaStreamEvent& operator=(const CudaStreamEvent&) = delete;
+
+  void wait() const override {
+    const RelaxedCapture relaxed;
+    check_runtime(SCOREMOD_CUDART(cudaEventSynchronize)(event_), "cudaEventSynchronize");
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 /// Pointers that were last seen to be memory of a device. Asking CUDA about every pointer would be a large part of what
 /// a call costs the host. CUDA separates the addresses of devices from the host's, so an address that was freed since
 /// does not become host memory.
@@ -87,6 +112,10 @@ class CudaMemory final : public MemorySpace {
   void wait(void* stream) const override {
     const RelaxedCapture relaxed;
     check_runtime(SCOREMOD_CUDART(cudaStreamSynchronize)(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
+  }
+
+  std::unique_ptr<StreamEvent> record_event(void* stream) const override {
+    return std::make_unique<CudaStreamEvent>(stream);
   }
 
   bool is_capturing(void* stream) const override {

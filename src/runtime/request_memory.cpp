@@ -1,0 +1,26 @@
+#include "runtime/request_memory.hpp"
+
+#include <utility>
+
+namespace scoremod::runtime {
+
+Buffer RequestMemory::take(const backend::MemorySpace& space, std::size_t bytes, void* stream) {
+  const bool grows = memory_.bytes() < bytes;
+  if (in_use_ != nullptr && (grows || stream != stream_)) {
+    in_use_->wait();
+    in_use_ = nullptr;
+  }
+  if (grows) {
+    memory_ = {};  // first, so that both are not there at once
+    memory_ = backend::OwnedMemory(space, bytes);
+    space.wait(space.own_stream());  // calls are enqueued on other streams
+  }
+  return bytes == 0 ? Buffer{} : Buffer{memory_.data(), memory_.bytes()};
+}
+
+void RequestMemory::use_until(std::shared_ptr<const backend::StreamEvent> done, void* stream) {
+  in_use_ = std::move(done);
+  stream_ = stream;
+}
+
+}  // namespace scoremod::runtime
