@@ -109,6 +109,15 @@ def test_the_status_of_all_tests_counts_and_their_summaries_are_shown(tested, fa
     assert said.index("passed by ctest") < said.index("7 passed by pytest") < said.index("9 passed by torch")
 
 
+@pytest.mark.parametrize("arguments", [[], ["7"]])
+def test_a_soak_runs_all_seeded_tests_on_the_release(dev, arguments):
+    calls = dev("soak", *arguments, SCOREMOD_TORCH_PYTHON="/torchs python")
+    assert calls[1] == "cmake --build --preset release --parallel 3"
+    programs = " ".join(f"build/release/bin/scoremod_{kind}_tests" for kind in ("unit", "property", "conformance"))
+    minutes = arguments[0] if arguments else "20"
+    assert calls[-1] == f"python tools/checks/soak.py {minutes} --venv .venv/bin/python --torch /torchs python {programs}"
+
+
 @pytest.mark.parametrize("failing", ["program", "record", None])
 def test_all_fuzzers_run_and_one_that_fails_is_heeded(dev, failing):
     for name in ("program", "problem", "record"):

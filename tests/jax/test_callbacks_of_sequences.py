@@ -53,7 +53,7 @@ def assert_is_dense(found, plain, arrays):
 
 
 def drawn(seed, *shapes):
-    print("seed", SEED)
+    print(f"SCOREMOD_TEST_SEED={SEED}")
     rng = np.random.default_rng(seed)
     return [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes]
 

@@ -58,7 +58,7 @@ def arrays_of(rng, size_q, size_kv):
 
 def test_lengths_and_offsets():
     rng = np.random.default_rng(SEED)
-    print("seed", SEED)
+    print(f"SCOREMOD_TEST_SEED={SEED}")
     size_kv, sequences = 11, 3
     queries, keys = draw(rng, S, sequences), draw(rng, size_kv, sequences)
     arrays = arrays_of(rng, S, size_kv)
@@ -79,7 +79,7 @@ def test_lengths_and_offsets():
 
 def test_a_mask_at_the_ends_of_segments_follows_their_ids():
     rng = np.random.default_rng(SEED + 1)
-    print("seed", SEED)
+    print(f"SCOREMOD_TEST_SEED={SEED}")
     lengths, offsets = draw(rng, S, 3)
     ids, positions = (np.asarray(each) for each in ids_and_positions(lengths, offsets, S))
     other = np.sort(ids, axis=1)[:, ::-1]  # keys in another order: those of one segment follow one another
@@ -113,7 +113,7 @@ def test_a_fault_would_be_seen():
 def test_packed_layouts():
     """In layouts with T a row has several sequences; in those with H3D and H2D arrays are packed behind the heads."""
     rng = np.random.default_rng(SEED + 3)
-    print("seed", SEED)
+    print(f"SCOREMOD_TEST_SEED={SEED}")
     sequences = draw(rng, S, 3)
     q, k, v = arrays = arrays_of(rng, S, S)
     turned = [jnp.swapaxes(x, 0, 1) for x in arrays]

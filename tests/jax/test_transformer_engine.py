@@ -31,7 +31,7 @@ def assert_is_dense(found, arrays, *mods, **options):
 
 
 def test_a_ported_module_is_causal_and_takes_positions_first():
-    print("seed", SEED)
+    print(f"SCOREMOD_TEST_SEED={SEED}")
     qkv = arrays(np.random.default_rng(SEED))
     module = te.DotProductAttention(D, H, G)
     assert_is_dense(jnp.swapaxes(module.apply({}, *turned(qkv)), 0, 1), qkv, None, CAUSAL)
@@ -44,7 +44,7 @@ def test_a_ported_module_is_causal_and_takes_positions_first():
 
 def test_descriptors_biases_and_packed_arrays_come_as_there():
     rng = np.random.default_rng(SEED + 1)
-    print("seed", SEED)
+    print(f"SCOREMOD_TEST_SEED={SEED}")
     q, k, v = qkv = arrays(rng, H)
     lengths, bias = jnp.asarray(rng.integers(1, S + 1, B)), jnp.asarray(rng.standard_normal((1, H, S, S)), jnp.float32)
     descriptor = te.SequenceDescriptor.from_seqlens(lengths)
@@ -60,7 +60,7 @@ def test_descriptors_biases_and_packed_arrays_come_as_there():
 
 def test_a_softmax_offset_and_callbacks_have_gradients():
     rng = np.random.default_rng(SEED + 2)
-    print("seed", SEED)
+    print(f"SCOREMOD_TEST_SEED={SEED}")
     qkv = arrays(rng)
     cap = jnp.float32(rng.uniform(0.5, 2))
     module = te.DotProductAttention(

@@ -13,7 +13,7 @@ FOLDER = Path(__file__).resolve().parent
 @pytest.fixture(scope="module")
 def output(request):
     """The output of two processes for all cases: the cases that are right on each."""
-    environment = {**os.environ, "PYTHONPATH": str(FOLDER.parents[1] / "python"), "OMP_NUM_THREADS": "1", "SCOREMOD_TEST_SEED": str(os.getpid())}
+    environment = {"SCOREMOD_TEST_SEED": str(os.getpid()), **os.environ, "PYTHONPATH": str(FOLDER.parents[1] / "python"), "OMP_NUM_THREADS": "1"}
     print(f"SCOREMOD_TEST_SEED={environment['SCOREMOD_TEST_SEED']}")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", FOLDER / "distributed_processes.py"]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=570)

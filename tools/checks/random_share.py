@@ -33,10 +33,10 @@ def tests_of(program, pattern):
     return [name for name in names if "DISABLED_" not in name and re.search(pattern, name)]
 
 
-def run(program, name):
-    """The test's output, and whether it passed."""
+def run(program, name, variables=None):
+    """The test's output, and whether it passed. variables: those of the environment that it has beside this process's."""
     # A test depends on no file that another program has left in the user's cache.
-    environment = {**os.environ, "SCOREMOD_CACHE": "off"}
+    environment = {**os.environ, "SCOREMOD_CACHE": "off", **(variables or {})}
     try:
         done = subprocess.run([program, f"--gtest_filter={name}"], capture_output=True, text=True, errors="replace", timeout=TIMEOUT, env=environment)
     except subprocess.TimeoutExpired as late:
