@@ -4,6 +4,7 @@ XLA compiles a program for each size; what it asks scoremod for is compiled once
 
 import os
 import secrets
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import scoremod
 from jax import export
+from scoremod import changing_constants
 from scoremod.jax import CUSTOM_CALLS, flex_attention, zoo
 
 SEED = int(os.environ.get("SCOREMOD_TEST_SEED") or secrets.randbelow(2**31))
@@ -166,3 +168,20 @@ def test_an_exported_program_of_any_size_compiles_once(random, cap):
             yield
 
     assert compiles_of(calls()) <= 2
+
+
+def test_a_python_number_that_changes_is_told_of_and_an_array_of_one_number_compiles_nothing(random, unlike, monkeypatch):
+    monkeypatch.setattr(changing_constants, "_seen", {})
+    q, values = array(random, 1, 9, 2, 8), [unlike + 0.01 * number for number in range(changing_constants.MOST_PROGRAMS + 4)]
+
+    def attend(cap):
+        return flex_attention(q, q, q, lambda score, b, h, q_idx, kv_idx: cap * jnp.tanh(score / cap))
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert compiles_of(attend(value) for value in values) == len(values)
+    (warning,) = told
+    assert "jnp.asarray(x)" in str(warning.message) and warning.filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert compiles_of(attend(jnp.asarray(value)) for value in values) == 1

@@ -6,8 +6,8 @@ import threading
 import pytest
 import torch
 
+from scoremod.bounded_cache import BoundedCache
 from scoremod.torch import checked_integers, eager_calls, execution, flex_attention, kept_traces
-from scoremod.torch.bounded_cache import BoundedCache
 
 KEPT = [(eager_calls, "_kept"), (kept_traces, "_kept"), (execution, "_kept"), (checked_integers, "_checked")]
 

@@ -4,11 +4,13 @@ import functools
 import math
 import random as pseudo_random
 import types
+import warnings
 
 import pytest
 import torch
 
 import scoremod
+from scoremod import changing_constants
 from scoremod.torch import api, changing_numbers, eager_calls, flex_attention, kept_traces, open_numbers
 from scoremod.torch.aten_ops import RULES
 
@@ -246,6 +248,42 @@ def test_a_division_by_a_number_that_becomes_0_raises_as_it_would(tensors):
         flex_attention(*tensors, OPERANDS["an inverse"](value))
     with pytest.raises(ZeroDivisionError):
         flex_attention(*tensors, OPERANDS["an inverse"](0.0))
+
+
+AS_CONSTANTS = {
+    "a comparison": lambda t: lambda score, b, h, q_idx, kv_idx: torch.where(q_idx > kv_idx, score, t),
+    "a bound": lambda t: lambda score, b, h, q_idx, kv_idx: score.clamp(max=t) + 0.0 * kv_idx,
+    "a window": lambda t: lambda score, b, h, q_idx, kv_idx: torch.where(q_idx - kv_idx < int(t * 1000), score, -math.inf),
+}
+
+
+@pytest.mark.parametrize("make", AS_CONSTANTS.values(), ids=AS_CONSTANTS)
+def test_numbers_that_compile_at_each_value_are_told_of_once(tensors, make, monkeypatch):
+    monkeypatch.setattr(changing_constants, "_seen", {})
+    values = [0.01 * (number + 3) for number in range(changing_constants.MOST_PROGRAMS + 4)]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for value in values[: changing_constants.MOST_PROGRAMS - 1] * 2:
+            flex_attention(*tensors, make(value))
+        assert told == []
+        for value in values:
+            flex_attention(*tensors, make(value))
+    (warning,) = told
+    assert "torch.tensor(x)" in str(warning.message) and warning.filename == __file__
+
+
+def test_a_captured_tensor_of_one_number_compiles_nothing(tensors, monkeypatch):
+    """The way that the warning names."""
+    monkeypatch.setattr(changing_constants, "_seen", {})
+    make = AS_CONSTANTS["a comparison"]
+    flex_attention(*tensors, make(torch.tensor(0.5)))
+    before = compiled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number in range(changing_constants.MOST_PROGRAMS + 4):
+            found = flex_attention(*tensors, make(torch.tensor(0.01 * number)))
+    assert compiled() == before
+    torch.testing.assert_close(found, by_constants(tensors, make, 0.01 * number))
 
 
 def test_what_a_function_reads_is_left_as_it_is(tensors):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from scoremod.arguments import refuse_arrays
+from scoremod.changing_constants import warn_of_changing_constants
 from scoremod.environment import settings
 from scoremod.errors import InvalidArgumentError, UnsupportedError, WrongTypeError
 from scoremod.finite_masks import warn_of_finite_masks
@@ -258,6 +259,7 @@ def _in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, option
             return None
     warn_of_finite_masks(traced.call.program, traced.sources, memory_of(platform), 3)
     warn_of_large_operands(_computed_by_xla(traced), "XLA", 3)
+    warn_of_changing_constants(traced.call.program, "jnp.asarray(x)", 3)
     operands = [source.array() for source in traced.sources] + bound_arrays(traced.call, query, placed, sink, keys)
     result = _run(traced.call, query, key, value, operands, return_lse)
     return result if isinstance(result, tuple) else (result,)
@@ -353,6 +355,7 @@ def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, 
         else:
             warn_of_finite_masks(traced.call.program, traced.sources, memory, 4)
             warn_of_large_operands(_computed_by_xla(traced), "XLA", 4)
+            warn_of_changing_constants(traced.call.program, "jnp.asarray(x)", 4)
             return _run(traced.call, query, key, value, [source.array() for source in traced.sources] + keys, with_lse)
     if options.factors:
         raise UnsupportedError(

@@ -7,9 +7,9 @@ Before that, two programs must agree: the one with operands, given these numbers
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from scoremod.bounded_cache import BoundedCache
 from scoremod.program import Builder
 from scoremod.torch.asked_sizes import AskedExtents
-from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.function_keys import FLOAT, key_of
 from scoremod.torch.kept_traces import KeptTrace, keep_trace, known_trace, number_of, rebased, trace_key
 from scoremod.torch.open_numbers import NumbersOfTrace, OpenNumber, tensor_of_number

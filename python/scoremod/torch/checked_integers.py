@@ -8,8 +8,8 @@ import weakref
 import torch
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
+from scoremod.bounded_cache import BoundedCache
 from scoremod.errors import InvalidArgumentError
-from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.fold_batch import one_by_one
 
 INT32 = torch.iinfo(torch.int32)

@@ -11,10 +11,10 @@ import torch
 from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack
 from torch.autograd import forward_ad
 
+from scoremod.bounded_cache import BoundedCache
 from scoremod.environment import settings
 from scoremod.torch.asked_sizes import answer_alike
 from scoremod.torch.attention_ops import amax_of, cleared_output, differentiate, output_of, rows_of
-from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.call import DTYPE_NAMES, FLOAT8, at_offsets, call_of
 from scoremod.torch.captures import operand_tensor
 from scoremod.torch.checked_integers import ANY

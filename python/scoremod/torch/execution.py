@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from scoremod.bounded_cache import BoundedCache
 from scoremod.environment import settings
 from scoremod.open_attention import OpenAttention, PreparedSizes
 from scoremod.problem import OperandTensor, ProblemTemplate, named_operands
 from scoremod.sizes import Sizes
-from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.call import DTYPE_NAMES, FLOAT8, LAYOUT, MEMORY, MIXED, RAGGED, TENSOR_DTYPES, call_of, check_dtypes, structure_of
 from scoremod.torch.covered_tokens import covered_tokens
 from scoremod.torch.looks import Look, dense

@@ -11,8 +11,9 @@ import warnings
 
 import torch
 
+from scoremod.bounded_cache import BoundedCache
+from scoremod.changing_constants import warn_of_changing_constants
 from scoremod.torch.asked_sizes import AskedExtents, answer_alike
-from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.captures import Computed, Read
 from scoremod.torch.function_keys import why_not_known
 from scoremod.torch.trace import OWN_FOLDERS, Tracer
@@ -76,6 +77,7 @@ def kept_trace(functions, key, tensors, extents, device, whole=None):
             return found, found.bound(tensors, extents), True
     tracer = Tracer(asked, device, whole)
     program, sources = tracer.trace(*functions)
+    warn_of_changing_constants(program, "torch.tensor(x)", _depth_of_caller())
     numbers = [number_of(source, tensors) for source in sources]
     bound = [source.at(extents) for source in sources]
     if key is None or asked.is_open or tracer.asked is not None or None in numbers:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from scoremod.bounded_cache import BoundedCache
 from scoremod.environment import settings
 from scoremod.torch.checked_integers import has_lengths
-from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.eager_calls import EagerCall
 from scoremod.torch.resized_calls import Resizing
 from scoremod.torch.sequences import known_lengths
