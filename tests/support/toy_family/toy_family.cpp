@@ -32,7 +32,7 @@ class ToyVariant final : public Variant {
     KernelSource source;
     // No launch of layout() fills relative-position tables, so that the program must not read them.
     fill_attention(source.holes, work.problem, work.direction, shape, OperandText(work.problem, {}), Gains::kApart);
-    source.modules = {{"toy/forward.cuh"}};
+    source.modules = {{{"toy/forward.cuh"}}};
     return source;
   }
   CallLayout layout(const Work& work) const override {

@@ -5,9 +5,24 @@
 // summed beside over a tile's keys and in a fixed order, except for those along queries.
 #pragma once
 
-#include "backend/kernels/hopper/key_groups.cuh"
-#include "backend/kernels/hopper/query_sums.cuh"
-#include "backend/kernels/operand_gradients/diagonals.cuh"
+#include "backend/kernels/hopper/backward_keys.cuh"
+#include "backend/kernels/shared/query_gradients.cuh"
+
+// The fp32 workspace in which hopper_backward_fused adds dq up, in boxes of 64 queries by 64 dims, of whole tiles of
+// queries. A box has a warpgroup's accumulators in the order of its threads, so that neighbouring threads add to
+// neighbouring 16 bytes. Column 8 n of a thread is its nth four floats.
+constexpr int kBoxSums = 64 * 64;
+
+// The number of the box of 64 dims from 64 * block on, and of 64 queries from q on.
+SCOREMOD_FUNCTION int box_number(const AttentionArguments& call, int b, int h, int q, int block) {
+  const int rows = call.query_tiles * (kQueries / 64);
+  return ((b * call.heads_q + h) * rows + q / 64) * blocks_of(kDimQk) + block;
+}
+// The thread's first sums of a box; those of 8 columns further are kNextSums on.
+constexpr int kNextSums = kGroup * 4;
+SCOREMOD_FUNCTION float* own_sums(const AttentionArguments& call, int box) {
+  return call.query_sums + (long long)box * kBoxSums + threadIdx.x % kGroup * 4;
+}
 
 // Each warpgroup computes half of a step's dq: half of the dims, or half of the queries.
 constexpr bool kSharesDims = kStep == 64;
@@ -199,6 +214,43 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
   }
 };
 
+/*{kernel hopper_backward_fused}*/
 SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_fused(SCOREMOD_MAPPED_ARGUMENT all) {
   write_keys<true, true, FusedGroup>(all);
 }
+/*{}*/
+
+// The sums of a warp's 16 queries from first_query on, as it has them after a product.
+SCOREMOD_FUNCTION void read_query_sums(const AttentionArguments& call, Sums<1, padded(kDimQk)>& dq, int b, int h,
+                                       int first_query) {
+#pragma unroll
+  for (int block = 0; block < blocks_of(kDimQk); ++block) {
+    const float* const sums = own_sums(call, box_number(call, b, h, first_query, block));
+#pragma unroll
+    for (int n = 0; n < 8 && block * 8 + n < padded(kDimQk) / 8; ++n) {
+      alignas(16) float four[4];
+      copy_word(four, sums + n * kNextSums);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) dq.at[0][block * 8 + n][e] = four[e];
+    }
+  }
+}
+
+/*{kernel hopper_write_queries}*/
+// Turns the sums into dq, a tile of queries by each CTA. Rows whose sums are not finite are computed again.
+SCOREMOD_KERNEL(kThreads, 2) hopper_write_queries(SCOREMOD_ARGUMENT p) {
+  SCOREMOD_SHARED(shared);
+  const AttentionArguments& call = p.call;
+  const int query_tile = blockIdx.x % call.query_tiles, head = blockIdx.x / call.query_tiles;
+  const int b = head / call.heads_q, h = head % call.heads_q, queries = queries_of(call, b);
+  if (query_tile * kQueries >= queries) return;
+  const int first_query = query_tile * kQueries + threadIdx.x / 32 * 16;
+  Sums<1, padded(kDimQk)> dq;
+  read_query_sums(call, dq, b, h, first_query);
+  const float factor = sum_factor(call), factors[1][2] = {{factor, factor}};
+  store_through_tile<kDimQk, kDimQk>(dq, factors, rows_of(call.dq, b, h), (Half*)shared, first_query, queries);
+  if (!any_of_block(any_not_finite(dq, first_query, queries))) return;
+  for (int i = 0; i < kQueries && query_tile * kQueries + i < queries; ++i)
+    backward_query_row(p, (float*)shared, b, h, query_tile * kQueries + i);
+}
+/*{}*/

@@ -83,16 +83,19 @@ class HopperVariant final : public TiledVariant {
  protected:
   KernelFiles files(Direction direction) const override {
     if (direction == Direction::kForward) {
-      return {{},
-              {shape().persistent_ctas > 0 ? "backend/kernels/hopper/persistent_forward.cuh"
-                                           : "backend/kernels/hopper/forward.cuh"}};
+      const ModuleFile persistent{"backend/kernels/hopper/persistent_forward.cuh"},
+          forward{"backend/kernels/hopper/forward.cuh", {"hopper_forward"}};
+      return {{}, {shape().persistent_ctas > 0 ? persistent : forward}};
     }
-    constexpr const char* kRows = "backend/kernels/shared/backward_rows.cuh";
+    constexpr const char *kRows = "backend/kernels/shared/row_terms.cuh",
+                         *kKeys = "backend/kernels/hopper/backward_keys.cuh",
+                         *kFused = "backend/kernels/hopper/backward_fused.cuh";
     if (shape().fused)
-      return {{kRows, "backend/kernels/hopper/write_queries.cuh"}, {"backend/kernels/hopper/backward_fused.cuh"}};
-    KernelFiles files{{kRows, "backend/kernels/hopper/backward_queries.cuh"},
-                      {"backend/kernels/hopper/backward_keys.cuh"}};
-    if (shape().separate_dv) files.large.emplace_back("backend/kernels/hopper/backward_values.cuh");
+      return {{{kRows, {"attention_backward_rows"}}, {kFused, {"hopper_write_queries"}}},
+              {{kFused, {"hopper_backward_fused"}}}};
+    KernelFiles files{{{kRows, {"attention_backward_rows"}}, {"backend/kernels/hopper/backward_queries.cuh"}},
+                      {{kKeys, {"hopper_backward_keys"}}}};
+    if (shape().separate_dv) files.large.push_back({kKeys, {"hopper_backward_values"}});
     return files;
   }
 

@@ -1,7 +1,214 @@
-// hopper_forward: attention_forward with WGMMA and TMA, a CTA for each tile of queries of a batch and head.
+// The Hopper forward by WGMMA and TMA. A producer warpgroup loads tiles of keys ahead by TMA, and consumer warpgroups
+// have 64 queries each. While one computes the softmax of a tile, its WGMMA of the last tile's weights and v runs, and
+// so do the other warpgroups' WGMMAs. persistent_forward.cuh has the same main loop for a persistent kernel.
 #pragma once
 
-#include "backend/kernels/hopper/forward_tiles.cuh"
+#include "backend/kernels/hopper/tiles.cuh"
+#include "backend/kernels/shared/softmax.cuh"
+
+// Whether a varlen sequence ends before the work tile.
+SCOREMOD_FUNCTION bool is_over(const AttentionArguments& call, const QueryPlace& item) {
+  return kRaggedQueries && item.query_tile * kQueries >= queries_of(call, item.b);
+}
+
+constexpr HopperForwardStorage kForwardStorage{kDimQk,  kDimV,        kQueries,    kKeys,
+                                               kStages, kQueryStages, kPersistent, kLoadsBias};
+
+struct ForwardTiles {
+  Half *q, *k, *v;
+  Half* copied;  // tiles of an operand, where kLoadsBias
+  Barrier *q_full, *q_empty, *k_full, *k_empty, *v_full, *v_empty, *copied_full, *copied_empty;
+  GivenItem* given;  // these three of the persistent kernel
+  ItemNote* notes;
+  int* taken;
+
+  static constexpr int kNotes = kForwardStorage.notes_count;
+  static constexpr int kQBytes = kForwardStorage.q_tile.bytes, kKBytes = kForwardStorage.k_tile.bytes,
+                       kVBytes = kForwardStorage.v_tile.bytes, kCopiedBytes = kForwardStorage.copied_tile.bytes;
+
+  SCOREMOD_MEMBER explicit ForwardTiles(unsigned char* shared) {
+    constexpr HopperForwardStorage kAt = kForwardStorage;
+    q = (Half*)(shared + kAt.q);
+    k = (Half*)(shared + kAt.k);
+    v = (Half*)(shared + kAt.v);
+    copied = (Half*)(shared + kAt.copied);
+    q_full = (Barrier*)(shared + kAt.q_full);
+    q_empty = (Barrier*)(shared + kAt.q_empty);
+    k_full = (Barrier*)(shared + kAt.k_full);
+    k_empty = (Barrier*)(shared + kAt.k_empty);
+    v_full = (Barrier*)(shared + kAt.v_full);
+    v_empty = (Barrier*)(shared + kAt.v_empty);
+    copied_full = (Barrier*)(shared + kAt.copied_full);
+    copied_empty = (Barrier*)(shared + kAt.copied_empty);
+    given = (GivenItem*)(shared + kAt.given);
+    notes = (ItemNote*)(shared + kAt.notes);
+    taken = (int*)(shared + kAt.taken);
+  }
+  SCOREMOD_MEMBER void begin() const {
+    for (int i = 0; i < kQueryStages; ++i) {
+      mbarrier_init(q_full + i, 1);
+      if (kPersistent) mbarrier_init(q_empty + i, kWarps);
+    }
+    for (int i = 0; kPersistent && i < kNotes; ++i) notes[i].count = -1;
+    for (int i = 0; i < kStages; ++i) {
+      mbarrier_init(k_full + i, 1);
+      mbarrier_init(v_full + i, 1);
+      mbarrier_init(k_empty + i, kWarps);
+      mbarrier_init(v_empty + i, kWarps);
+      if (!kLoadsBias) continue;
+      mbarrier_init(copied_full + i, 1);
+      mbarrier_init(copied_empty + i, kWarps);
+    }
+    fence_mbarrier_init();
+  }
+};
+
+// One thread issues all TMA loads; the others of its warpgroup then have nothing to do.
+SCOREMOD_FUNCTION bool one_thread_loads(const AttentionArguments& call) {
+  return call.q.aligned && call.k.aligned && call.v.aligned && (!kLoadsBias || call.copied.aligned);
+}
+
+// Loads the operand's numbers for a tile of scores.
+SCOREMOD_FUNCTION void produce_copied(const MappedArguments& all, const ForwardTiles& tiles, const Ring<kStages>& ring,
+                                      int b, int h, int query_tile, int first_key) {
+  const AttentionArguments& call = all.rest.call;
+  mbarrier_wait(tiles.copied_empty + ring.stage, ring.phase ^ 1);
+  fill_tile<kQueries, kKeys>(tiles.copied + ring.stage * (ForwardTiles::kCopiedBytes / 2), call.copied, all.copied,
+                             tiles.copied_full + ring.stage, call.copied.batch == 0 ? 0 : b,
+                             call.copied.head == 0 ? 0 : h, query_tile * kQueries, call.seq_q, first_key, call.seq_kv);
+}
+
+// Loads the tiles of k and v from the walk's on.
+SCOREMOD_FUNCTION void produce_keys(const MappedArguments& all, const ForwardTiles& tiles, TileWalk<false>& walk,
+                                    Ring<kStages>& ring, int b, int h, int query_tile) {
+  const AttentionArguments& call = all.rest.call;
+  const int keys = keys_of(call, b);
+  do {
+    const int first = walk.tile * kKeys, head = h / call.group;
+    mbarrier_wait(tiles.k_empty + ring.stage, ring.phase ^ 1);
+    fill_tile<kKeys, kDimQk>(tiles.k + ring.stage * (ForwardTiles::kKBytes / 2), call.k, all.k,
+                             tiles.k_full + ring.stage, b, head, first, keys);
+    if (kLoadsBias) produce_copied(all, tiles, ring, b, h, query_tile, first);
+    mbarrier_wait(tiles.v_empty + ring.stage, ring.phase ^ 1);
+    fill_tile<kKeys, kDimV>(tiles.v + ring.stage * (ForwardTiles::kVBytes / 2), call.v, all.v,
+                            tiles.v_full + ring.stage, b, head, first, keys);
+    ring.advance();
+  } while (walk.next(call, b, h));
+}
+
+// A tile of an operand in shared memory, from which a thread reads the numbers of its scores.
+struct CopiedTile {
+  static constexpr bool kThere = true;
+  Half* tile;
+
+  SCOREMOD_MEMBER CopiedPair pair(int half, int n) const {
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + half * 8 + lane / 4;
+    const unsigned both = *(const unsigned*)(word_of_tile<kQueries>(tile, row, n * 8) + lane % 4 * 2);
+    return {{float_of((Half)(both & 0xffffu)), float_of((Half)(both >> 16))}};
+  }
+};
+
+// modify_tile() for the tile of keys at the ring's stage.
+SCOREMOD_FUNCTION bool modify_keys(const Arguments& p, const ForwardTiles& tiles, const Ring<kStages>& ring,
+                                   Sums<1, kKeys>& scores, SoftmaxRows& rows, float (&factors)[1][2], bool partial,
+                                   int b, int h, int first_query, int first_key) {
+  if constexpr (kLoadsBias) {
+    mbarrier_wait(tiles.copied_full + ring.stage, ring.phase);
+    const CopiedTile copied{tiles.copied + ring.stage * (ForwardTiles::kCopiedBytes / 2)};
+    const bool raised = modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key, copied);
+    consumer_release(tiles.copied_empty + ring.stage);
+    return raised;
+  } else {
+    return modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key);
+  }
+}
+
+// Main loop of a consumer warpgroup over all tiles of keys from the walk's on. Its queries lie in tile `own`, and
+// `first_query` is the first of the warp's 16. The next tile is found while WGMMAs run. Warpgroups take turns to issue,
+// so that one's softmax overlaps the other's WGMMAs (ping-pong).
+SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tiles, Half* own, SoftmaxRows& rows,
+                                    TileWalk<false>& walk, Ring<kStages>& ring, int b, int h, int first_query) {
+  const AttentionArguments& call = p.call;
+  const unsigned q = moved_by(tile_view(own, kQueries), group_number() * 64 * 128);
+  const unsigned k = tile_view(tiles.k, kKeys), v = tile_view(tiles.v, kKeys);
+  Sums<1, kKeys> scores;
+  unsigned weights[kKeys / 16][4];
+  float factors[1][2];
+  // The prologue computes S = Q K^T (WGMMA) and the softmax of the first tile.
+  mbarrier_wait(tiles.k_full + ring.stage, ring.phase);
+  scheduler_wait();
+  wgmma_fence();
+  issue_wgmma_abt<kDimQk, kQueries, kKeys>(scores, q, moved_by(k, ring.stage * ForwardTiles::kKBytes));
+  wgmma_commit();
+  scheduler_pass();
+  int first_key = walk.tile * kKeys;
+  bool partial = walk.partial, more = walk.next(call, b, h);
+  wgmma_wait<0>();
+  fence_operand(scores.at[0]);
+  consumer_release(tiles.k_empty + ring.stage);
+  modify_keys(p, tiles, ring, scores, rows, factors, partial, b, h, first_query, first_key);
+  weigh(p, scores, rows, b, h, first_query, first_key);
+  round_to_16bit<kKeys>(weights, scores);
+  while (more) {
+    const Ring<kStages> last = ring;
+    // S = Q K^T of this tile is issued, then O += P V of the last one, whose P is in registers.
+    ring.advance();
+    mbarrier_wait(tiles.k_full + ring.stage, ring.phase);
+    scheduler_wait();
+    fence_operand(weights);
+    fence_operand(rows.output.at[0]);
+    wgmma_fence();
+    issue_wgmma_abt<kDimQk, kQueries, kKeys>(scores, q, moved_by(k, ring.stage * ForwardTiles::kKBytes));
+    wgmma_commit();
+    mbarrier_wait(tiles.v_full + last.stage, last.phase);
+    wgmma_fence();
+    issue_wgmma_ab<kDimV, kKeys>(rows.output, weights, moved_by(v, last.stage * ForwardTiles::kVBytes));
+    wgmma_commit();
+    scheduler_pass();
+    first_key = walk.tile * kKeys;
+    partial = walk.partial;
+    more = walk.next(call, b, h);
+    // S is complete and k's stage is free, while O += P V runs beside this tile's score_mod, mask and row max.
+    wgmma_wait<1>();
+    fence_operand(scores.at[0]);
+    consumer_release(tiles.k_empty + ring.stage);
+    const bool raised = modify_keys(p, tiles, ring, scores, rows, factors, partial, b, h, first_query, first_key);
+    // O += P V is waited for before the exponentials. These, sums and roundings overlap if no branch is between them,
+    // and the registers that weights are rounded to are free by now.
+    wgmma_wait<0>();
+    fence_operand(rows.output.at[0]);
+    consumer_release(tiles.v_empty + last.stage);
+    if (raised) scale_output(rows, factors);
+    weigh(p, scores, rows, b, h, first_query, first_key);
+    round_to_16bit<kKeys>(weights, scores);
+  }
+  // The epilogue adds P V of the last tile.
+  mbarrier_wait(tiles.v_full + ring.stage, ring.phase);
+  fence_operand(weights);
+  fence_operand(rows.output.at[0]);
+  wgmma_fence();
+  issue_wgmma_ab<kDimV, kKeys>(rows.output, weights, moved_by(v, ring.stage * ForwardTiles::kVBytes));
+  wgmma_commit();
+  wgmma_wait<0>();
+  fence_operand(rows.output.at[0]);
+}
+
+// Stores the warpgroup's rows, o through its rows of tile `own`. Returns whether an output is not finite.
+SCOREMOD_FUNCTION bool store_forward(const Arguments& p, Half* own, SoftmaxRows& rows, int b, int h, int first_query) {
+  const AttentionArguments& call = p.call;
+  float factors[1][2];
+  const bool not_finite = close_softmax(p, rows, factors, b, h, first_query);
+  store_through_tile<kDimV, kDimQk>(rows.output, factors, rows_of<Output>(call.o, b, h), own, first_query,
+                                    queries_of(call, b));
+  return not_finite;
+}
+
+// All consumers compute the tile's rows once more, one after the other, with a tile of q as scratch.
+SCOREMOD_FUNCTION void forward_rows(const Arguments& p, Half* scratch, int b, int h, int query_tile) {
+  const int queries = queries_of(p.call, b);
+  for (int i = 0; i < kQueries && query_tile * kQueries + i < queries; ++i)
+    forward_row(p, (float*)scratch, b, h, query_tile * kQueries + i);
+}
 
 // Producer warpgroup: loads the tile of q, then a tile of k and one of v for each step of the walk.
 SCOREMOD_FUNCTION void produce_forward(const MappedArguments& all, const ForwardTiles& tiles, int b, int h,
@@ -29,6 +236,8 @@ SCOREMOD_FUNCTION void consume_forward(const Arguments& p, const ForwardTiles& t
   consume_keys(p, tiles, tiles.q, rows, walk, ring, b, h, first_query);
 }
 
+/*{kernel hopper_forward}*/
+// attention_forward with WGMMA and TMA, a CTA for each tile of queries of a batch and head.
 SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_forward(SCOREMOD_MAPPED_ARGUMENT all) {
   SCOREMOD_SHARED(unaligned);
   const ForwardTiles tiles(aligned_tiles(unaligned));
@@ -51,3 +260,4 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_forward(SCOREMOD_MAPPED_ARGUMENT al
     if (any_of_block(not_finite)) forward_rows(all.rest, tiles.q, b, h, query_tile);
   }
 }
+/*{}*/

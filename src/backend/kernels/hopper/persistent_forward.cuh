@@ -3,7 +3,7 @@
 // consumer warpgroups do not wait for one another between them.
 #pragma once
 
-#include "backend/kernels/hopper/forward_tiles.cuh"
+#include "backend/kernels/hopper/forward.cuh"
 
 // A CTA counts its work tiles. Number `count` lies in this stage of q, whose mbarriers are in this phase.
 SCOREMOD_FUNCTION int query_stage(int count) { return count % kQueryStages; }

@@ -2,7 +2,6 @@
 // (cp.async.bulk.tensor), mbarriers and named barriers. By setmaxnreg warpgroups hand registers to one another.
 #pragma once
 
-#include "backend/kernels/hopper/settings.cuh"
 #include "backend/kernels/shared/primitives.cuh"
 
 #define SCOREMOD_MAPPED_ARGUMENT const __grid_constant__ MappedArguments

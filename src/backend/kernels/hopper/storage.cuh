@@ -1,7 +1,7 @@
 // Shared memory of the Hopper kernels, in the form that shared/storage.cuh describes.
 #pragma once
 
-#include "backend/kernels/operand_gradients/storage.cuh"
+#include "backend/kernels/shared/storage.cuh"
 
 constexpr int kBarrierBytes = 8;  // an mbarrier
 

@@ -6,7 +6,7 @@
 
 namespace scoremod::backend::kernels {
 
-/// Fills the holes of hopper/settings.cuh and hopper/primitives.cuh.
+/// Fills the holes of hopper/tiles.cuh and hopper/primitives.cuh.
 void fill_hopper(Holes& holes, const AttentionProblem& problem, Direction direction, const TileShape& shape);
 
 }  // namespace scoremod::backend::kernels

@@ -20,7 +20,7 @@ using cuda::ProgramSource;
 /// Masks with more nodes get no intervals, which would take the compiler longer than they save.
 constexpr std::size_t kMaxNodes = 160;
 
-/// The functions of mask/ranges.cuh, by what they take and give; null where a result may be anything.
+/// The functions of mask/block_mask.cuh, by what they take and give; null where a result may be anything.
 const char* int_function(Op op) {
   switch (op) {
     case Op::kAdd: return "int_add";
@@ -199,7 +199,7 @@ std::string mask_ranges_function(const AttentionProblem& problem, const Program&
   if (!statements.empty()) {
     for (const NodeId term : terms) keep = concat("truth_and(", keep, ", ", ProgramSource::variable(term), ")");
   }
-  return cuda::fill(cuda::part(cuda::file_text("backend/kernels/mask/ranges.cuh"), "mask_over"),
+  return cuda::fill(cuda::part(cuda::file_text("backend/kernels/mask/block_mask.cuh"), "mask_over"),
                     {{"statements", statements}, {"keep", keep}});
 }
 

@@ -13,7 +13,7 @@ namespace {
 constexpr int kTotalThreads = 128;
 constexpr std::int64_t kTotalWarps = 4;
 
-/// The sums of each batch and query head: diagonal_groups() times diagonal_pitch() of operand_gradients/diagonals.cuh.
+/// The sums of each batch and query head: diagonal_groups() times diagonal_pitch() of shared/query_gradients.cuh.
 std::int64_t diagonals_of(const AttentionProblem& p, const TileShape& shape) {
   const std::int64_t queries = tiles_of(p.seq_q, shape.queries) * shape.queries,
                      keys = tiles_of(p.seq_kv, shape.keys) * shape.keys;

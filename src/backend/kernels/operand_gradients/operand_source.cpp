@@ -87,11 +87,11 @@ KernelSource operand_source(const compiler::CompiledProblem& problem, std::span<
   fill_attention(source.holes, problem, Direction::kBackward, shape, text, Gains::kApart);
   text.fill_tile_sums(source.holes);
   text.fill_totals(source.holes);
-  std::vector<std::string_view> files{"backend/kernels/shared/backward_rows.cuh",
-                                      "backend/kernels/operand_gradients/tile_sums.cuh"};
-  if (text.shared_targets() > 0) files.emplace_back("backend/kernels/operand_gradients/shared_elements.cuh");
-  for (const auto& more : {text.total_files(), block_mask_files(problem, Direction::kBackward)})
-    files.insert(files.end(), more.begin(), more.end());
+  Module files{{"backend/kernels/shared/row_terms.cuh", {"attention_backward_rows"}},
+               {"backend/kernels/operand_gradients/tile_sums.cuh"},
+               {kTotalsFile}};
+  const Module states = block_mask_files(problem, Direction::kBackward);
+  files.insert(files.end(), states.begin(), states.end());
   source.modules.push_back(std::move(files));
   return source;
 }

@@ -28,13 +28,9 @@ using cuda::ProgramSource;
 constexpr std::size_t kMaxInlinedNodes = 60, kMaxTwiceNodes = 24;
 
 constexpr std::string_view kTargets = "backend/kernels/operand_gradients/targets.cuh",
-                           kElementProgram = "backend/kernels/operand_gradients/element_program.cuh",
-                           kSharedElements = "backend/kernels/operand_gradients/shared_elements.cuh",
-                           kTotals = "backend/kernels/operand_gradients/totals.cuh",
-                           kDiagonalTotals = "backend/kernels/operand_gradients/diagonal_totals.cuh",
-                           kExactTotals = "backend/kernels/operand_gradients/exact_totals.cuh";
+                           kElementGradients = "backend/kernels/operand_gradients/element_gradients.cuh";
 
-/// Whether attention_operand_total_I of exact_totals.cuh writes a target's gradient.
+/// Whether attention_operand_total_I of exact sums writes a target's gradient.
 bool has_exact_total(const OperandTarget& target) {
   return target.sum == OperandSum::kTable || target.sum == OperandSum::kDifference ||
          target.sum == OperandSum::kNothing;
@@ -91,7 +87,7 @@ void OperandText::fill_tile_sums(Holes& holes) const {
   forward = with_operands(source, forward);
   holes.set("always_masked", is_large(kMaxTwiceNodes) ? "true" : "false");
   holes.set_program("gains_of",
-                    fill(part(file_text(kElementProgram), "gains_of"),
+                    fill(part(file_text(kElementGradients), "gains_of"),
                          {{"linkage", is_large(kMaxInlinedNodes) ? "SCOREMOD_OUT_OF_LINE" : "SCOREMOD_FUNCTION"},
                           {"entries", read_at},
                           {"forward_statements", forward},
@@ -176,13 +172,13 @@ std::string OperandText::shared_elements() const {
   for (const OperandTarget& target : targets_) {
     if (target.sum != OperandSum::kShared) continue;
     const OperandDecl& decl = problem_.program.operands()[target.operand];
-    kernels += fill(part(file_text(kSharedElements), "shared_elements"), {{"name", total_kernel(target)},
-                                                                          {"operand", target.operand},
-                                                                          {"by_batch", varies(decl, Axis::kBatch)},
-                                                                          {"by_head", varies(decl, Axis::kHead)},
-                                                                          {"number", number++},
-                                                                          {"store", store(target)},
-                                                                          {"offset", offset(target)}});
+    kernels += fill(part(file_text(kElementGradients), "shared_elements"), {{"name", total_kernel(target)},
+                                                                            {"operand", target.operand},
+                                                                            {"by_batch", varies(decl, Axis::kBatch)},
+                                                                            {"by_head", varies(decl, Axis::kHead)},
+                                                                            {"number", number++},
+                                                                            {"store", store(target)},
+                                                                            {"offset", offset(target)}});
   }
   return kernels;
 }
@@ -193,7 +189,7 @@ std::string OperandText::totals() const {
   for (const OperandTarget& target : targets_) {
     if (std::ranges::find(kByRowsOrKeys, target.sum) == kByRowsOrKeys.end()) continue;
     const OperandDecl& decl = problem_.program.operands()[target.operand];
-    kernels += fill(part(file_text(kTotals), "operand_totals"),
+    kernels += fill(part(file_text(kTotalsFile), "operand_totals"),
                     {{"name", total_kernel(target)},
                      {"operand", target.operand},
                      {"by_tiles", target.sum == OperandSum::kTotal ? "true" : "false"},
@@ -216,10 +212,10 @@ void OperandText::fill_totals(Holes& holes) const {
     const bool sums = target.sum != OperandSum::kNothing;
     const int rank = rank_of(target.operand);
     if (sums) {
-      clear += fill(part(file_text(kExactTotals), "exact_clears"),
+      clear += fill(part(file_text(kTotalsFile), "exact_clears"),
                     {{"name", clear_kernel(target)}, {"operand", target.operand}, {"rank", rank}});
     }
-    total += fill(part(file_text(kExactTotals), "exact_totals"),
+    total += fill(part(file_text(kTotalsFile), "exact_totals"),
                   {{"name", total_kernel(target)},
                    {"operand", target.operand},
                    {"rank", rank},
@@ -231,13 +227,6 @@ void OperandText::fill_totals(Holes& holes) const {
   holes.set("exact_totals", total);
 }
 
-std::vector<std::string_view> OperandText::total_files() const {
-  std::vector<std::string_view> files{kTotals};
-  if (difference_targets() > 0) files.push_back(kDiagonalTotals);
-  if (std::ranges::any_of(targets_, has_exact_total)) files.push_back(kExactTotals);
-  return files;
-}
-
 std::string OperandText::difference_total(const OperandTarget& target) const {
   const Root& root = *roots_of(target.operand).front();
   const std::span<const NodeId> indices = indices_of(root);
@@ -245,11 +234,11 @@ std::string OperandText::difference_total(const OperandTarget& target) const {
   const std::string statements = source.statements(indices);
   const std::vector<analysis::Dependence> on = analysis::dependences(*derivative_);
   const bool by_batch = std::ranges::any_of(indices, [&](NodeId index) { return on[index].on(Axis::kBatch); });
-  return fill(part(file_text(kDiagonalTotals), "diagonal_totals"), {{"add", diagonals_kernel(target)},
-                                                                    {"operand", target.operand},
-                                                                    {"by_batch", by_batch ? "true" : "false"},
-                                                                    {"statements", with_operands(source, statements)},
-                                                                    {"entry", entry_of(root)}});
+  return fill(part(file_text(kTotalsFile), "diagonal_totals"), {{"add", diagonals_kernel(target)},
+                                                                {"operand", target.operand},
+                                                                {"by_batch", by_batch ? "true" : "false"},
+                                                                {"statements", with_operands(source, statements)},
+                                                                {"entry", entry_of(root)}});
 }
 
 int OperandText::rank_of(std::uint32_t operand) const { return problem_.program.operands()[operand].rank(); }
@@ -308,7 +297,7 @@ std::string OperandText::element_stores() const {
 std::string OperandText::sink_store() const {
   const auto sink = std::ranges::find(targets_, OperandSum::kSink, &OperandTarget::sum);
   if (sink == targets_.end()) return {};
-  return fill(part(file_text(kTotals), "sink_store"),
+  return fill(part(file_text(kTotalsFile), "sink_store"),
               {{"operand", sink->operand}, {"store", store(*sink)}, {"offset", offset(*sink)}});
 }
 

@@ -12,6 +12,9 @@
 
 namespace scoremod::backend::kernels {
 
+/// The kernels that write gradients from sums.
+inline constexpr std::string_view kTotalsFile = "backend/kernels/operand_gradients/totals.cuh";
+
 /// The parts of a text that operands' gradients put into it, in the order in which its holes number the targets. There
 /// may be no targets; the problem has a backward where there are some.
 class OperandText {
@@ -34,9 +37,8 @@ class OperandText {
   void fill_targets(Holes& holes) const;
   /// Fills the holes of kernels that sum operand gradients and do nothing else.
   void fill_tile_sums(Holes& holes) const;
-  /// Fills the holes of the kernels that write gradients from sums, and says which files these are.
+  /// Fills the holes of kTotalsFile.
   void fill_totals(Holes& holes) const;
-  std::vector<std::string_view> total_files() const;
 
   /// The gradients of these targets at an element, in the text of its derivative: the definitions, and the list of
   /// them. `source` has written the values of the forward, and nothing that depends on the upstream gradient.

@@ -49,10 +49,12 @@ class PortableVariant final : public TiledVariant {
 
  protected:
   KernelFiles files(Direction direction) const override {
-    if (direction == Direction::kForward) return {{}, {"backend/kernels/portable/forward.cuh"}};
-    KernelFiles files{{"backend/kernels/shared/backward_rows.cuh", "backend/kernels/portable/backward_queries.cuh"},
-                      {"backend/kernels/portable/backward_keys.cuh"}};
-    if (shape().separate_dv) files.large.emplace_back("backend/kernels/portable/backward_values.cuh");
+    if (direction == Direction::kForward) return {{}, {{"backend/kernels/portable/forward.cuh"}}};
+    constexpr const char* kBackward = "backend/kernels/portable/backward.cuh";
+    KernelFiles files{{{"backend/kernels/shared/row_terms.cuh", {"attention_backward_rows"}},
+                       {kBackward, {"attention_backward_queries"}}},
+                      {{kBackward, {"attention_backward_keys"}}}};
+    if (shape().separate_dv) files.large.push_back({kBackward, {"attention_backward_values"}});
     return files;
   }
 

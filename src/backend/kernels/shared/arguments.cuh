@@ -40,8 +40,8 @@ struct alignas(16) AttentionArguments {
   int* order;             ///< of rows of tiles, by their states, see mask/block_mask.cuh; null where it is their own
   float* parts;           ///< split-KV partials of decode kernels, see split_kv/partials.cuh
   unsigned long long* shares;  ///< split-KV arrival counters of tiles, tagged with a call id
-  float* differences;          ///< relative-position tables, see shared/position_tables.cuh
-  float* query_sums;           ///< backward: dq as it is added up where kFused, see hopper/query_sums.cuh
+  float* differences;          ///< relative-position tables, see shared/program.cuh
+  float* query_sums;           ///< backward: dq as it is added up where kFused, see hopper/backward_fused.cuh
   int batch, heads_q, group, seq_q, seq_kv;
   int query_tiles, key_tiles;
   int heads_together;         ///< heads whose tiles CTAs take in turns, see place_of() in shared/tiles.cuh

@@ -79,7 +79,7 @@ void read_tables(ProgramSource& source, const PositionTables& tables) {
 void fill_tables(Holes& holes, const AttentionProblem& problem, const Program& program, const PositionTables& tables) {
   if (tables.nodes.empty()) return holes.set("position_tables", "");
   holes.set("position_tables",
-            cuda::fill(cuda::part(cuda::file_text("backend/kernels/shared/position_tables.cuh"), "position_tables"),
+            cuda::fill(cuda::part(cuda::file_text("backend/kernels/shared/program.cuh"), "position_tables"),
                        {{"count", tables.nodes.size()},
                         {"by_batch", tables.by_batch ? "true" : "false"},
                         {"by_head", tables.by_head ? "true" : "false"}}));

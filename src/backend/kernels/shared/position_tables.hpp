@@ -10,7 +10,7 @@
 
 namespace scoremod::backend::kernels {
 
-/// Relative-position tables, which a kernel fills first (shared/position_tables.cuh). They hold floats of a program
+/// Relative-position tables, which a kernel fills first (shared/program.cuh). They hold floats of a program
 /// that follow from b, h and kv_idx - q_idx alone. Such a float takes longer to evaluate for each score than to read.
 struct PositionTables {
   std::vector<NodeId> nodes;  ///< at most kMaxPositionTables
@@ -26,7 +26,7 @@ PositionTables position_tables(const Program& program);
 
 /// Has a source read the tables, in a function that has p, b, h, any_q and any_kv.
 void read_tables(cuda::ProgramSource& source, const PositionTables& tables);
-/// Fills the holes of shared/position_tables.cuh and, if there are tables, of shared/fill_position_tables.cuh.
+/// Fills the holes of the tables in shared/program.cuh.
 void fill_tables(Holes& holes, const AttentionProblem& problem, const Program& program, const PositionTables& tables);
 
 }  // namespace scoremod::backend::kernels

@@ -105,7 +105,7 @@ std::string mask_function(const AttentionProblem& problem, const Program& progra
   const std::string statements = source.statements(terms);
   std::string keep;
   for (const NodeId term : terms) keep += concat(keep.empty() ? "" : " && ", ProgramSource::variable(term));
-  return fill(part(file_text("backend/kernels/mask/element.cuh"), "keeps"),
+  return fill(part(file_text(kProgram), "keeps"),
               {{"linkage", linkage(program)}, {"statements", with_operands(source, statements)}, {"keep", keep}});
 }
 
@@ -147,7 +147,7 @@ std::string mask_text(const compiler::CompiledProblem& compiled, Direction direc
   const MaskKnowledge mask = mask_knowledge(compiled, direction);
   if (is_split_kv(family) ? mask.kind == MaskKnowledge::Kind::kList : mask.has_states())
     return mask_function(compiled.problem, program, mask.terms);
-  return fill(part(file_text("backend/kernels/mask/element.cuh"), "keeps"),
+  return fill(part(file_text(kProgram), "keeps"),
               {{"linkage", linkage(program)}, {"statements", ""}, {"keep", "true"}});
 }
 
@@ -198,27 +198,28 @@ void fill_attention(Holes& holes, const compiler::CompiledProblem& compiled, Dir
   fill_mask(holes, compiled, direction, shape.family);
 }
 
-std::vector<std::string_view> block_mask_files(const compiler::CompiledProblem& compiled, Direction direction) {
+Module block_mask_files(const compiler::CompiledProblem& compiled, Direction direction) {
   if (!mask_knowledge(compiled, direction).has_states()) return {};
-  return {"backend/kernels/mask/block_mask.cuh"};
+  return {{"backend/kernels/mask/block_mask.cuh"}};
 }
 
 KernelSource tiled_source(const Work& work, const TileShape& shape, const KernelFiles& files) {
   KernelSource source;
   const OperandText operands(work.problem, work.targets);
   fill_attention(source.holes, work.problem, work.direction, shape, operands, Gains::kBeside);
-  std::vector<std::string_view> small = files.small;
+  Module small = files.small;
+  const auto add = [&](const Module& more) { small.insert(small.end(), more.begin(), more.end()); };
   if (!is_split_kv(shape.family)) {
-    for (const std::string_view file : block_mask_files(work.problem, work.direction)) small.push_back(file);
+    add(block_mask_files(work.problem, work.direction));
     if (!tables_of(work.problem, work.direction, shape.family, Gains::kBeside).nodes.empty())
-      small.emplace_back("backend/kernels/shared/fill_position_tables.cuh");
+      add({{kProgram, {"attention_differences"}}});
   }
   if (!work.targets.empty()) {
     operands.fill_totals(source.holes);
-    for (const std::string_view file : operands.total_files()) small.push_back(file);
+    add({{kTotalsFile}});
   }
   if (!small.empty()) source.modules.push_back(std::move(small));
-  for (const std::string_view file : files.large) source.modules.push_back({file});
+  for (const ModuleFile& file : files.large) source.modules.push_back({file});
   return source;
 }
 

@@ -19,6 +19,6 @@ KernelSource tiled_source(const Work& work, const TileShape& shape, const Kernel
 void fill_attention(Holes& holes, const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
                     const OperandText& operands, Gains gains);
 /// The kernels that classify tiles by the mask and put rows in order; none where tiles' indices tell.
-std::vector<std::string_view> block_mask_files(const compiler::CompiledProblem& problem, Direction direction);
+Module block_mask_files(const compiler::CompiledProblem& problem, Direction direction);
 
 }  // namespace scoremod::backend::kernels

@@ -28,8 +28,8 @@ class SharedMaskWork {
 /// The files of a variant's kernels.
 struct KernelFiles {
   /// Kernels that take little time to compile, in one module with those of the block mask and tables.
-  std::vector<std::string_view> small;
-  std::vector<std::string_view> large;  ///< each is a module of its own
+  Module small;
+  Module large;  ///< each file is a module of its own
 };
 
 /// A variant of the attention families, whose kernels walk over tiles of scores of one TileShape.

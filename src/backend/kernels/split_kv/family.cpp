@@ -60,10 +60,9 @@ class SplitKvVariant final : public TiledVariant {
     if (is_hopper(shape().family)) fill_hopper(holes, work.problem.problem, work.direction, shape());
   }
   KernelFiles files(Direction) const override {
-    return {{},
-            {is_hopper(shape().family)     ? "backend/kernels/split_kv/hopper_decode.cuh"
-             : shape().persistent_ctas > 0 ? "backend/kernels/split_kv/persistent_decode.cuh"
-                                           : "backend/kernels/split_kv/decode.cuh"}};
+    if (is_hopper(shape().family)) return {{}, {{"backend/kernels/split_kv/hopper_decode.cuh"}}};
+    if (shape().persistent_ctas > 0) return {{}, {{"backend/kernels/split_kv/persistent_decode.cuh"}}};
+    return {{}, {{"backend/kernels/split_kv/decode.cuh", {"split_kv_decode"}}}};
   }
 };
 

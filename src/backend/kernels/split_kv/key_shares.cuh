@@ -4,6 +4,7 @@
 #pragma once
 
 #include "backend/kernels/split_kv/packed_rows.cuh"
+#include "backend/kernels/split_kv/partials.cuh"
 
 // A stretch of chunks in `parts` shares, none of which is empty: `parts` is at most `count`.
 struct EvenShares {
@@ -115,3 +116,137 @@ struct PieceWalk {
     return true;
   }
 };
+
+// Tiles of rows whose keys several teams of the persistent decode kernel share. Their partials lie in call.parts. The
+// CTA merges those of its teams, and the last of the CTAs that share a tile merges theirs.
+
+// A tile that the CTA has not all keys of, or that several of its teams share; b is negative where there is none.
+struct OpenTile {
+  KeyShare own;
+  int count;
+  long long first;
+
+  SCOREMOD_MEMBER long long end() const { return first + count; }
+};
+
+// A CTA's share of all chunks, its teams' shares of that, and where partials lie. A team, or a CTA, has two partials at
+// most: of a tile that goes on behind its share, and of one that ends in it.
+struct OpenParts {
+  EvenShares ctas, teams;
+  int cta, floats;  // floats of a partial: of the rows that there are
+
+  SCOREMOD_MEMBER long long end() const { return ctas.first_of(cta + 1); }
+  // Whether other CTAs have keys of the tile, too.
+  SCOREMOD_MEMBER bool is_shared(const OpenTile& tile) const { return tile.first < teams.first || tile.end() > end(); }
+  SCOREMOD_MEMBER float* of_team(const AttentionArguments& call, int team, bool goes_on) const {
+    return call.parts + (2ll * (cta * kTeams + team) + (goes_on ? 1 : 0)) * floats;
+  }
+  SCOREMOD_MEMBER float* of_cta(const AttentionArguments& call, int number, bool goes_on) const {
+    return call.parts + (2ll * (call.blocks * kTeams + number) + (goes_on ? 1 : 0)) * floats;
+  }
+};
+
+// A row's partials, in ascending order: that of the last share lies elsewhere if the tile ends there.
+struct PartList {
+  const float* first;
+  int count, floats;
+  bool ends;
+
+  SCOREMOD_MEMBER const float* at(int i) const { return first + (2ll * i - (ends && i == count - 1 ? 1 : 0)) * floats; }
+};
+SCOREMOD_FUNCTION PartList parts_of_teams(const AttentionArguments& call, const OpenParts& parts, const OpenTile& tile,
+                                          int row) {
+  const long long begin = tile.first < parts.teams.first ? parts.teams.first : tile.first;
+  const bool ends = tile.end() <= parts.end();
+  const int first = parts.teams.part_of(begin), last = parts.teams.part_of((ends ? tile.end() : parts.end()) - 1);
+  return {parts.of_team(call, first, true) + row * kPartRow, last - first + 1, parts.floats, ends};
+}
+SCOREMOD_FUNCTION PartList parts_of_ctas(const AttentionArguments& call, const OpenParts& parts, const OpenTile& tile,
+                                         int row) {
+  const int first = parts.ctas.part_of(tile.first), last = parts.ctas.part_of(tile.end() - 1);
+  return {parts.of_cta(call, first, true) + row * kPartRow, last - first + 1, parts.floats, true};
+}
+
+// Merges rows 0 to `count`, each of list_of(row); a list without parts is passed over. A warp merges several at once,
+// because each waits for memory twice.
+template <class ListOf, class Store>
+SCOREMOD_FUNCTION void merge_lists(int count, const ListOf& list_of, const Store& store) {
+  constexpr int kAtOnce = 4;
+#pragma unroll 1
+  for (int first = threadIdx.x / 32; first < count; first += kAtOnce * kWarps) {
+    MergedRow rows[kAtOnce];
+    PartList lists[kAtOnce];
+    int most = 0;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int row = first + i * kWarps;
+      lists[i] = row < count ? list_of(row) : PartList{nullptr, 0, 0, false};
+      rows[i].clear();
+      most = larger(most, lists[i].count);
+    }
+#pragma unroll 2
+    for (int part = 0; part < most; ++part)
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+        if (part < lists[i].count) rows[i].look_at(lists[i].at(part));
+#pragma unroll 2
+    for (int part = 0; part < most; ++part)
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+        if (part < lists[i].count) rows[i].add(lists[i].at(part));
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (lists[i].count > 0) store(first + i * kWarps, rows[i]);
+  }
+}
+
+// Stores a merged row of the tile in o; returns whether an output is not finite.
+SCOREMOD_FUNCTION bool store_row(const Arguments& p, const KeyShare& own, const MergedRow& merged, int row) {
+  const RowOwner of = owner_of(p.call, own.h, own.first_row() + row);
+  return is_there(p.call, own.b, of.q) && store_merged(p, merged, own.b, of.h, of.q);
+}
+
+// Merges the partials of the CTA's teams: into o and lse, or into the CTA's own partial of a tile that it shares with
+// others. All threads of the CTA call it, and all partials of the teams are visible to them.
+SCOREMOD_FUNCTION void merge_teams(const Arguments& p, const OpenParts& parts, const OpenTile* tiles, int* not_finite) {
+  const AttentionArguments& call = p.call;
+  const int rows = rows_of_head(call) < kQueries ? rows_of_head(call) : kQueries;
+  merge_lists((kTeams + 1) * rows,
+              [&](int i) {
+                const OpenTile& tile = tiles[i / rows];
+                if (tile.own.b < 0 || i % rows >= rows_of_tile(call, tile.own)) return PartList{nullptr, 0, 0, false};
+                return parts_of_teams(call, parts, tile, i % rows);
+              },
+              [&](int i, const MergedRow& merged) {
+                const OpenTile& tile = tiles[i / rows];
+                if (parts.is_shared(tile))
+                  merged.store(parts.of_cta(call, parts.cta, tile.end() > parts.end()) + i % rows * kPartRow);
+                else if (store_row(p, tile.own, merged, i % rows))
+                  not_finite[i / rows] = 1;
+              });
+}
+
+// Merges the partials of all CTAs that share the tile, if this one came last.
+SCOREMOD_FUNCTION void merge_ctas(const Arguments& p, const OpenParts& parts, const OpenTile& tile, int* not_finite) {
+  const AttentionArguments& call = p.call;
+  if (!is_last_share(call, tile.own, parts_of_ctas(call, parts, tile, 0).count)) return;
+  merge_lists(
+      rows_of_tile(call, tile.own), [&](int row) { return parts_of_ctas(call, parts, tile, row); },
+      [&](int row, const MergedRow& merged) {
+        if (store_row(p, tile.own, merged, row)) *not_finite = 1;
+      });
+}
+
+// Ends the tiles that several teams share, when all of the CTA's teams have stored their partials.
+SCOREMOD_FUNCTION void end_open_tiles(const Arguments& p, const OpenParts& parts, const OpenTile* tiles,
+                                      int* not_finite, float* scratch) {
+  block_barrier();
+  merge_teams(p, parts, tiles, not_finite);
+#pragma unroll 1
+  for (int i = 0; i <= kTeams; ++i)
+    if (tiles[i].own.b >= 0 && parts.is_shared(tiles[i])) merge_ctas(p, parts, tiles[i], not_finite + i);
+  block_barrier();
+#pragma unroll 1
+  for (int i = 0; i <= kTeams; ++i)
+    if (tiles[i].own.b >= 0 && not_finite[i] != 0) rows_again(p, tiles[i].own, scratch, ConsumerThreads());
+}

@@ -3,7 +3,7 @@
 // split among CTAs, and within a CTA among teams of threads.
 #pragma once
 
-#include "backend/kernels/mask/element.cuh"
+#include "backend/kernels/shared/program.cuh"
 
 // Tiles of keys that a team takes at once, before others' begin; they are 64 keys.
 constexpr int kChunkTiles = 64 / kKeys;

@@ -3,8 +3,8 @@
 // tile of rows to the next by itself. It writes o of a tile whose keys it has all, and else a partial.
 #pragma once
 
-#include "backend/kernels/split_kv/open_tiles.cuh"
-#include "backend/kernels/split_kv/team_keys.cuh"
+#include "backend/kernels/split_kv/decode.cuh"
+#include "backend/kernels/split_kv/key_shares.cuh"
 
 constexpr PersistentDecodeStorage kPersistentStorage{kDimQk, kDimV, kQueries, kKeys, kStages, kTeams, kThreads};
 static_assert(sizeof(OpenTile) <= kPersistentStorage.open_tile_bytes, "as storage.cuh has it");

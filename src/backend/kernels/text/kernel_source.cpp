@@ -21,31 +21,74 @@ void add_closure(std::vector<const KernelFile*>& files, std::string_view path) {
   files.push_back(&file);
 }
 
-std::vector<const KernelFile*> closure(std::span<const std::string_view> paths) {
+std::vector<const KernelFile*> closure(const Module& module) {
   std::vector<const KernelFile*> files;
-  for (const std::string_view path : paths) add_closure(files, path);
+  for (const ModuleFile& file : module) add_closure(files, file.path);
   return files;
 }
 
-std::vector<std::string_view> all_files(const KernelSource& source) {
-  std::vector<std::string_view> files;
-  for (const std::vector<std::string_view>& module : source.modules)
-    files.insert(files.end(), module.begin(), module.end());
-  return files;
+using Names = std::set<std::string_view>;
+
+Names kernels_of(const Module& module) {
+  Names kernels;
+  for (const ModuleFile& file : module) kernels.insert(file.kernels.begin(), file.kernels.end());
+  return kernels;
+}
+
+/// The kernel that a hole of this name holds, if it holds one.
+std::optional<std::string_view> kernel_in(std::string_view hole) {
+  constexpr std::string_view kPrefix = "kernel ";
+  return hole.starts_with(kPrefix) ? std::optional(hole.substr(kPrefix.size())) : std::nullopt;
+}
+
+/// The holes to fill in a text with these kernels.
+void add_holes(std::vector<std::string_view>& names, std::string_view text, const Names& kernels) {
+  for (const std::string_view hole : cuda::holes_of(text)) {
+    const auto kernel = kernel_in(hole);
+    if (!kernel)
+      names.push_back(hole);
+    else if (kernels.contains(*kernel))
+      add_holes(names, cuda::part(text, hole), kernels);
+  }
+}
+
+/// A text with these kernels, which are taken out of `missing`.
+std::string filled(const KernelSource& source, std::string_view text, const Names& kernels, Names& missing) {
+  std::string kept;
+  return cuda::fill(text, [&](std::string_view hole) -> std::string_view {
+    const auto kernel = kernel_in(hole);
+    if (!kernel) return source.holes.at(hole).text;
+    if (!kernels.contains(*kernel)) return {};
+    missing.erase(*kernel);
+    return kept = filled(source, cuda::part(text, hole), kernels, missing);
+  });
+}
+
+Module all_of(const KernelSource& source) {
+  Module all;
+  for (const Module& module : source.modules) all.insert(all.end(), module.begin(), module.end());
+  return all;
 }
 
 template <class WriteHole>
 Bytes canonical_bytes(const KernelSource& source, const WriteHole& write_hole) {
   CanonicalWriter out;
-  std::set<std::string_view> written;
-  for (const std::vector<std::string_view>& module : source.modules) {
+  for (const Module& module : source.modules) {
     out.list(module.size());
-    for (const std::string_view path : module) out.text(cuda::kernel_file(path).digest);
+    for (const ModuleFile& file : module) {
+      out.text(cuda::kernel_file(file.path).digest).list(file.kernels.size());
+      for (const std::string_view kernel : file.kernels) out.text(kernel);
+    }
   }
-  // The digests say which holes follow, and their names with them.
-  for (const KernelFile* file : closure(all_files(source))) {
+  const Module all = all_of(source);
+  const Names kernels = kernels_of(all);
+  Names written;
+  // The digests and the kernels say which holes follow, and their names with them.
+  for (const KernelFile* file : closure(all)) {
     out.text(file->digest);
-    for (const std::string_view name : cuda::holes_of(file->text)) {
+    std::vector<std::string_view> names;
+    add_holes(names, file->text, kernels);
+    for (const std::string_view name : names) {
       if (written.insert(name).second) write_hole(out, source.holes.at(name));
     }
   }
@@ -64,27 +107,27 @@ const Holes::Value& Holes::at(std::string_view name) const {
   return found->second;
 }
 
-std::string render(const KernelSource& source, std::span<const std::string_view> files,
-                   const Replacements& replacements) {
+std::string render(const KernelSource& source, const Module& module, const Replacements& replacements) {
+  const Names kernels = kernels_of(module);
+  Names missing = kernels;
   std::string text;
-  for (const KernelFile* file : closure(files)) {
-    if (const auto replaced = replacements.find(file->path); replaced != replacements.end())
-      text += replaced->second;
-    else
-      text +=
-          cuda::fill(file->text, [&](std::string_view name) -> std::string_view { return source.holes.at(name).text; });
+  for (const KernelFile* file : closure(module)) {
+    const auto replaced = replacements.find(file->path);
+    text +=
+        replaced != replacements.end() ? std::string(replaced->second) : filled(source, file->text, kernels, missing);
   }
+  if (!missing.empty()) fail_bug("no file of the module has the kernel '", *missing.begin(), "'");
   return text;
 }
 
 std::vector<std::string> render_modules(const KernelSource& source) {
   std::vector<std::string> texts;
-  for (const std::vector<std::string_view>& module : source.modules) texts.push_back(render(source, module));
+  for (const Module& module : source.modules) texts.push_back(render(source, module));
   return texts;
 }
 
 std::string render_all(const KernelSource& source, const Replacements& replacements) {
-  return render(source, all_files(source), replacements);
+  return render(source, all_of(source), replacements);
 }
 
 Bytes key_of(const KernelSource& source) {

@@ -12,6 +12,7 @@
 #include "base/concat.hpp"
 
 // Kernel sources from .cuh files. A file's #include lines say what it needs, and its holes what a problem puts into it.
+// A file may hold several kernels, each in a hole `kernel NAME`: a module has those of them that it names.
 
 namespace scoremod::backend::kernels {
 
@@ -44,19 +45,26 @@ class Holes {
   std::map<std::string_view, Value> values_;  ///< names are literals
 };
 
+/// A file of a module, and those of the module's kernels that stand in holes `kernel NAME` of the file. A kernel
+/// outside such a hole is there wherever its file is.
+struct ModuleFile {
+  std::string_view path;
+  std::vector<std::string_view> kernels = {};
+};
+using Module = std::vector<ModuleFile>;
+
 /// The kernels of one plan. NVRTC takes a second or two for each large kernel, so modules are compiled side by side.
 struct KernelSource {
   Holes holes;
-  /// The files that have each module's kernels; what they include is not named.
-  std::vector<std::vector<std::string_view>> modules;
+  std::vector<Module> modules;  ///< what their files include is not named
 };
 
 /// Texts by the paths of the files that they replace, for a host to run the kernels on.
 using Replacements = std::map<std::string_view, std::string_view>;
 
-/// These files and all that they include, each once and after what it includes, with holes filled.
-std::string render(const KernelSource& source, std::span<const std::string_view> files,
-                   const Replacements& replacements = {});
+/// The module's files and all that they include, each once and after what it includes, with holes filled. A kernel that
+/// none of them has is a bug.
+std::string render(const KernelSource& source, const Module& module, const Replacements& replacements = {});
 std::vector<std::string> render_modules(const KernelSource& source);
 /// All modules as one text.
 std::string render_all(const KernelSource& source, const Replacements& replacements = {});

@@ -6,8 +6,6 @@ namespace scoremod::backend::kernels::device {
 
 using std::size_t;
 #include "backend/kernels/hopper/storage.cuh"
-#include "backend/kernels/operand_gradients/storage.cuh"
-#include "backend/kernels/portable/storage.cuh"
 #include "backend/kernels/shared/storage.cuh"
 #include "backend/kernels/split_kv/storage.cuh"
 
