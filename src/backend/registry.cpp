@@ -10,7 +10,6 @@
 #ifdef SCOREMOD_HAS_CUDA
 #include "backend/cuda/operand_gradients_backend.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
-#include "backend/kernels/backend/operand_kernels_backend.hpp"
 #endif
 #ifdef SCOREMOD_HAS_CUDNN
 #include "backend/cudnn/cudnn_backend.hpp"

@@ -4,7 +4,7 @@
 
 #include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/kernel_cache.hpp"
-#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/shared/tiled_source.hpp"
 #include "base/element.hpp"

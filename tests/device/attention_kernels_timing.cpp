@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "backend/cuda/device.hpp"
-#include "backend/kernels/hopper/shapes.hpp"
-#include "backend/kernels/split_kv/shapes.hpp"
+#include "backend/kernels/hopper/family.hpp"
+#include "backend/kernels/split_kv/family.hpp"
 #include "compiler/pipeline.hpp"
 #include "device/attention_kernel_calls.hpp"
 

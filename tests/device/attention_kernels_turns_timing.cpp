@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "backend/cuda/device.hpp"
-#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/hopper/family.hpp"
 #include "compiler/pipeline.hpp"
 #include "device/attention_kernel_calls.hpp"
 

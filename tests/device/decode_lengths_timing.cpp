@@ -12,7 +12,7 @@
 #include "backend/cuda/own_stream.hpp"
 #include "backend/cuda/runtime_call.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
-#include "backend/kernels/split_kv/shapes.hpp"
+#include "backend/kernels/split_kv/family.hpp"
 #include "base/concat.hpp"
 #include "base/element.hpp"
 #include "base/float16.hpp"

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "backend/kernels/backend/kernels_backend.hpp"
-#include "backend/kernels/backend/operand_kernels_backend.hpp"
 #include "base/bytes.hpp"
 #include "base/concat.hpp"
 #include "compiler/pipeline.hpp"

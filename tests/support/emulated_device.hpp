@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "backend/kernels/family.hpp"
-#include "backend/kernels/operand_gradients/operand_source.hpp"
+#include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
-#include "backend/kernels/workspace/kernel_call.hpp"
+#include "backend/kernels/workspace/call.hpp"
 #include "support/host_library.hpp"
 
 namespace scoremod::test {

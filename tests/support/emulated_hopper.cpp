@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "backend/kernels/loading/tensor_maps.hpp"
+#include "backend/kernels/loading/attention_plans.hpp"
 
 namespace scoremod::test {
 namespace {
@@ -17,6 +17,7 @@ struct EmulatedMap {
   const std::byte* data;
   std::array<std::int64_t, 4> sizes;    ///< dim, sequence, heads, batch
   std::array<std::int64_t, 4> strides;  ///< in halves
+  std::int64_t box_rows = backend::kernels::kHopperBoxRows;
 };
 static_assert(sizeof(EmulatedMap) <= TensorMaps::kBytes);
 
@@ -45,8 +46,8 @@ std::string_view emulated_hopper_primitives() {
 using Barrier = unsigned long long;
 struct TensorMap {
   const Half* data;
-  long long sizes[4], strides[4];
-  unsigned long long unused[7];
+  long long sizes[4], strides[4], box_rows;
+  unsigned long long unused[6];
 };
 static_assert(sizeof(TensorMap) == 128, "as the driver's");
 
@@ -90,7 +91,7 @@ inline void copy(const Box& box) {
   } else {
     const TensorMap& map = *box.map;
     const unsigned to = address_of(box.to);
-    for (int row = 0; row < kBoxRows; ++row)
+    for (int row = 0; row < map.box_rows; ++row)
       for (int dim = 0; dim < 64; ++dim) {
         const long long at[4] = {box.dim + dim, box.row + row, box.h, box.b};
         bool there = true;
@@ -272,7 +273,7 @@ inline void mbarrier_wait(Barrier* barrier, int parity) {
 inline void fetch_map(const TensorMap*) {}
 inline void tma_load(void* to, const TensorMap* map, Barrier* barrier, int dim, int row, int h, int b) {
   if (emulated::address_of(to) % 128 != 0) emulated::fail("a box that is not aligned");
-  emulated::ask_copy({(Half*)to, map, barrier, dim, row, h, b, nullptr, kBoxRows * 128});
+  emulated::ask_copy({(Half*)to, map, barrier, dim, row, h, b, nullptr, (int)map->box_rows * 128});
 }
 inline void copy_bytes(void* to, const void* from, int bytes, Barrier* barrier) {
   if (emulated::address_of(to) % 16 != 0 || (uintptr_t)from % 16 != 0 || bytes % 16 != 0)

@@ -4,7 +4,7 @@
 
 #include "scoremod/problem.hpp"
 
-#include "backend/kernels/workspace/arguments.hpp"
+#include "backend/kernels/workspace/call.hpp"
 
 namespace scoremod::test {
 

@@ -3,9 +3,8 @@
 #include <memory>
 #include <span>
 
-#include "backend/kernels/shared/tiled_layout.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
-#include "backend/kernels/workspace/kernel_call.hpp"
+#include "backend/kernels/workspace/call.hpp"
 
 namespace scoremod::backend::kernels {
 

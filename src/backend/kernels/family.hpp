@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -8,15 +9,34 @@
 #include "backend/candidate.hpp"
 #include "backend/cuda/kernel_text.hpp"
 #include "backend/cuda/runtime_compiler.hpp"
-#include "backend/kernels/operand_gradients/operand_target.hpp"
 #include "backend/kernels/text/kernel_source.hpp"
-#include "backend/kernels/workspace/call_layout.hpp"
+#include "backend/kernels/workspace/call.hpp"
 #include "base/canonical_bytes.hpp"
 #include "compiler/compiled_problem.hpp"
 
 // The seam between the planner and the families of kernels: backend.cpp knows the list of families and none of them.
 
 namespace scoremod::backend::kernels {
+
+/// How the gradient of one operand is summed by tiles of scores.
+enum class OperandSum : std::uint8_t {
+  kTotal,       ///< varies along neither queries nor keys
+  kQueries,     ///< along queries
+  kKeys,        ///< along keys
+  kDifference,  ///< a table whose indices follow from b, h and kv_idx - q_idx: along diagonals
+  kTable,       ///< a table at any indices: each contribution goes to an exact sum of its entry
+  kShared,      ///< along queries and keys, and shared by batches or heads, which are gone through one after the other
+  kElement,     ///< along both, and is written once: along batches and heads, too
+  kSink,        ///< a learned sink: made of rows' LSEs and deltas alone
+  kNothing,     ///< nothing contributes: zeros
+};
+struct OperandTarget {
+  std::uint32_t operand = 0;
+  OperandSum sum = OperandSum::kTotal;
+};
+
+/// The place where a text's targets are summed: the kernels of dq, dk and dv, or kernels that do nothing else.
+enum class Gains : std::uint8_t { kBeside, kApart };
 
 /// A direction of a problem: attention, or its gradients and with them those of some operands.
 struct Work {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/shared/tiled_source.hpp"
 #include "check/random_problem.hpp"

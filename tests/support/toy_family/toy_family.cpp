@@ -2,8 +2,8 @@
 
 #include <string_view>
 
-#include "backend/kernels/operand_gradients/operand_text.hpp"
-#include "backend/kernels/shared/device_fit.hpp"
+#include "backend/kernels/operand_gradients/operand_gradients.hpp"
+#include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/shared/tiled_source.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"

@@ -8,9 +8,9 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/hopper/shapes.hpp"
-#include "backend/kernels/shared/device_fit.hpp"
-#include "backend/kernels/split_kv/shapes.hpp"
+#include "backend/kernels/hopper/family.hpp"
+#include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/split_kv/family.hpp"
 #include "base/concat.hpp"
 #include "check/random_problem.hpp"
 #include "compiler/pipeline.hpp"

@@ -8,4 +8,7 @@ namespace scoremod::backend {
 /// and NVRTC.
 const Backend& kernels_backend();
 
+/// Gradients of operands by tiles of scores, in kernels of scoremod's own, beside any engine's backward.
+const Backend& operand_kernels_backend();
+
 }  // namespace scoremod::backend

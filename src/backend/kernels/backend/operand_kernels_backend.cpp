@@ -1,5 +1,3 @@
-#include "backend/kernels/backend/operand_kernels_backend.hpp"
-
 #include <algorithm>
 #include <utility>
 
@@ -8,12 +6,12 @@
 #include "backend/cuda/library.hpp"
 #include "backend/cuda/runtime_compiler.hpp"
 #include "backend/cuda/workspace_alignment.hpp"
+#include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/backend/recipe.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
-#include "backend/kernels/operand_gradients/operand_source.hpp"
-#include "backend/kernels/shared/device_fit.hpp"
-#include "backend/kernels/shared/tiled_layout.hpp"
-#include "backend/kernels/shared/tiled_time.hpp"
+#include "backend/kernels/operand_gradients/operand_gradients.hpp"
+#include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/unsupported.hpp"
 #include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
@@ -117,8 +115,9 @@ class OperandKernelsBackend final : public Backend {
     candidate.notes = {candidate.label};
     candidate.workspace_bytes =
         cuda::with_room_to_align(kernels::operand_layout(problem, targets, shape).workspace_bytes());
-    candidate.predicted = kernels::operand_time(
-        problem, targets, shape, kernels::mask_work(problem, Direction::kBackward, shape), target.device.rates);
+    candidate.predicted = kernels::operand_time(problem, targets, shape,
+                                                kernels::mask_work(problem, Direction::kBackward, shape.score_tile()),
+                                                target.device.rates);
     candidate.nodes = problem.backward->program.nodes().size();
     candidate.recipe = recipe;
     return {std::move(candidate)};

@@ -14,8 +14,8 @@
 #include "backend/cuda/context.hpp"
 #include "backend/cuda/runtime_compiler.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
-#include "backend/kernels/shared/device_fit.hpp"
-#include "backend/kernels/workspace/arguments.hpp"
+#include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/workspace/call.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::kernels {

@@ -11,8 +11,7 @@
 
 #include "backend/candidate.hpp"
 #include "backend/kernels/family.hpp"
-#include "backend/kernels/loading/loaded_modules.hpp"
-#include "backend/kernels/operand_gradients/operand_target.hpp"
+#include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/text/kernel_source.hpp"
 #include "base/canonical_bytes.hpp"
 #include "compiler/compiled_problem.hpp"

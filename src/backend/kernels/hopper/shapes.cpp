@@ -1,12 +1,11 @@
-#include "backend/kernels/hopper/shapes.hpp"
-
 #include <algorithm>
 #include <array>
 
 #include "analysis/keep_nodes.hpp"
 #include "backend/few_rows.hpp"
+#include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/shared/node_costs.hpp"
-#include "backend/kernels/workspace/arguments.hpp"
+#include "backend/kernels/workspace/call.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
 

@@ -1,5 +1,3 @@
-#include "backend/kernels/mask/mask_ranges.hpp"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -7,6 +5,7 @@
 
 #include "backend/cuda/kernel_text.hpp"
 #include "backend/cuda/program_source.hpp"
+#include "backend/kernels/mask/mask.hpp"
 #include "base/fail.hpp"
 #include "ir/builder.hpp"
 #include "ir/op_table.hpp"

@@ -1,13 +1,11 @@
-#include "backend/kernels/operand_gradients/operand_text.hpp"
-
 #include <algorithm>
 #include <array>
 
 #include "analysis/dependence.hpp"
 #include "backend/cuda/gradient_text.hpp"
 #include "backend/cuda/kernel_text.hpp"
-#include "backend/kernels/operand_gradients/operand_source.hpp"
-#include "backend/kernels/text/program_text.hpp"
+#include "backend/kernels/operand_gradients/operand_gradients.hpp"
+#include "backend/kernels/text/kernel_source.hpp"
 #include "backend/program_structure.hpp"
 #include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "backend/kernels/shared/device_fit.hpp"
-#include "backend/kernels/shared/tiled_layout.hpp"
+#include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/shared/tiled_variant.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {

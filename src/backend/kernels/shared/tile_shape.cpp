@@ -1,9 +1,15 @@
 #include "backend/kernels/shared/tile_shape.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 
+#include "backend/cuda/program_source.hpp"
 #include "backend/few_rows.hpp"
+#include "backend/kernels/workspace/call.hpp"
+#include "backend/unsupported.hpp"
 #include "base/fail.hpp"
+#include "problem/problem_topics.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -58,6 +64,12 @@ TileShape backward_shape(const AttentionProblem& problem) {
   return shape;
 }
 
+/// Copies to shared memory that run beside other work, and the products of matrices, begin with it.
+constexpr int kOldestCapability = 80;
+constexpr std::int64_t kMaxDim = 256;
+/// Four rows of row terms or four tiles' states share a CTA.
+constexpr std::int64_t kRowsOfBlock = 4;
+
 }  // namespace
 
 const char* to_string(Family family) {
@@ -94,6 +106,69 @@ TileShape tile_shape(const AttentionProblem& problem, Direction direction) {
 device::PortableKeysStorage portable_keys_storage(const TileShape& shape, const AttentionProblem& problem) {
   return {static_cast<int>(problem.dim_qk), static_cast<int>(problem.dim_v), shape.keys, shape.step,
           shape.element_bytes};
+}
+
+std::vector<UnsupportedReason> problem_objections(const compiler::CompiledProblem& compiled) {
+  // Every member is named: one that is added does not compile until it is run or refused here.
+  static_assert(problem::kAllTopics<Sequences, TensorDTypes, TensorLayouts, SoftmaxOptions, OutputOptions,
+                                    BackwardOptions, ScoreProgram>);
+  const AttentionProblem& problem = compiled.problem;
+  [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
+                                lengths, index_offsets] = problem::topic<Sequences>(problem);
+  [[maybe_unused]] const auto& [dtype, dtype_o, dtype_d_o, dtype_gradients] = problem::topic<TensorDTypes>(problem);
+  [[maybe_unused]] const auto& [q, k, v, o, d_o, dq, dk, dv] = problem::topic<TensorLayouts>(problem);
+  [[maybe_unused]] const auto& [scale, sink, dropout, dropout_keys] = problem::topic<SoftmaxOptions>(problem);
+  [[maybe_unused]] const auto& [stats, max_logit, amax_o] = problem::topic<OutputOptions>(problem);
+  [[maybe_unused]] const auto& [backward, given_deltas, deterministic] = problem::topic<BackwardOptions>(problem);
+  [[maybe_unused]] const auto& [program, operands] = problem::topic<ScoreProgram>(problem);
+  std::vector<UnsupportedReason> reasons;
+  if (is_float8(dtype))
+    reasons.push_back(
+        unsupported(Rule::kDtype, concat("expected q, k and v in f32, f16 or bf16, found ", to_string(dtype))));
+  if (dim_qk > kMaxDim || dim_v > kMaxDim) {
+    reasons.push_back(unsupported(Rule::kHeadDim, concat("expected head dims of at most ", kMaxDim, ", found ", dim_qk,
+                                                         " of q and k and ", dim_v, " of v")));
+  }
+  const std::size_t nodes =
+      compiled.backward ? compiled.backward->program.nodes().size() : compiled.forward.program.nodes().size();
+  if (nodes > cuda::kMaxKernelNodes || operands.size() > kMaxOperands) {
+    reasons.push_back(unsupported(Rule::kEngineRefused,
+                                  concat("expected at most ", cuda::kMaxKernelNodes, " nodes and ", kMaxOperands,
+                                         " operands of a kernel, found ", nodes, " and ", operands.size())));
+  }
+  // CTAs are numbered in 31 bits, and so are positions; the smallest tiles have 32 rows, and four rows share a CTA.
+  const std::int64_t longest = std::max({seq_q, seq_kv, tokens_q.value_or(0), tokens_kv.value_or(0)}),
+                     most = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t rows = batch * heads_q * (std::max(seq_q, seq_kv) + 64);
+  if (rows / kRowsOfBlock > most || longest > most / 2) {
+    reasons.push_back(unsupported(Rule::kEngineRefused,
+                                  concat("expected fewer than 2^33 rows of queries or keys, found batch ", batch,
+                                         ", heads ", heads_q, ", seq_q ", seq_q, " and seq_kv ", seq_kv)));
+  }
+  return reasons;
+}
+
+std::vector<UnsupportedReason> device_objections(const DeviceProperties& device) {
+  if (device.compute_capability >= kOldestCapability) return {};
+  return {
+      unsupported(Rule::kEngineRefused, concat("expected a device of compute capability 8.0 or later, found ",
+                                               device.compute_capability / 10, ".", device.compute_capability % 10))};
+}
+
+std::vector<UnsupportedReason> tiled_objections(const compiler::CompiledProblem& problem,
+                                                const DeviceProperties* device) {
+  std::vector<UnsupportedReason> reasons = problem_objections(problem);
+  if (reasons.empty() && device != nullptr) return device_objections(*device);
+  return reasons;
+}
+
+std::vector<UnsupportedReason> memory_objections(const std::vector<KernelLaunch>& launches,
+                                                 const DeviceProperties& device) {
+  std::size_t wanted = 0;
+  for (const KernelLaunch& launch : launches) wanted = std::max(wanted, launch.shared_bytes);
+  if (wanted <= static_cast<std::size_t>(device.shared_memory_per_block)) return {};
+  return {unsupported(Rule::kEngineRefused,
+                      concat("expected ", wanted, " bytes of shared memory, found ", device.shared_memory_per_block))};
 }
 
 }  // namespace scoremod::backend::kernels

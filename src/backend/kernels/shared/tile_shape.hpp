@@ -3,15 +3,24 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "scoremod/problem.hpp"
 
 #include "backend/cuda/runtime_compiler.hpp"
-#include "backend/kernels/workspace/storage.hpp"
+#include "backend/device_properties.hpp"
+#include "backend/kernels/mask/mask.hpp"
+#include "backend/kernels/workspace/call.hpp"
 #include "backend/plan.hpp"
+#include "compiler/compiled_problem.hpp"
 
 namespace scoremod::backend::kernels {
+
+namespace device {
+using std::size_t;
+#include "backend/kernels/shared/storage.cuh"
+}  // namespace device
 
 /// The building blocks of a kernel.
 enum class Family : std::uint8_t {
@@ -78,6 +87,8 @@ struct TileShape {
   int teams = 1;   ///< parts of a decode CTA's warps that have the same rows and different keys
   int splits = 1;  ///< split-KV: CTAs that share the keys of a head; an argument of the kernels
 
+  ScoreTile score_tile() const { return {queries, keys}; }
+
   /// Tiles hold float32, and so do MMAs: needs_floats() of tile_shape.cpp decides.
   bool holds_floats() const { return element_bytes == 4; }
 
@@ -98,5 +109,16 @@ TileShape tile_shape(const AttentionProblem& problem, Direction direction);
 
 /// The shared memory of the kernels of dk and dv, and of gradients along keys.
 device::PortableKeysStorage portable_keys_storage(const TileShape& shape, const AttentionProblem& problem);
+
+/// Why no tiled kernels can be made for a problem, whatever the device; empty where they can.
+std::vector<UnsupportedReason> problem_objections(const compiler::CompiledProblem& problem);
+/// problem_objections(), and device_objections() if there are none and there is a device.
+std::vector<UnsupportedReason> tiled_objections(const compiler::CompiledProblem& problem,
+                                                const DeviceProperties* device);
+/// Why a device cannot run what these kernels are made of, whatever the problem.
+std::vector<UnsupportedReason> device_objections(const DeviceProperties& device);
+/// The reasons why a launch has too little shared memory on this device.
+std::vector<UnsupportedReason> memory_objections(const std::vector<KernelLaunch>& launches,
+                                                 const DeviceProperties& device);
 
 }  // namespace scoremod::backend::kernels

@@ -2,8 +2,8 @@
 
 #include <span>
 
-#include "backend/kernels/operand_gradients/operand_target.hpp"
-#include "backend/kernels/operand_gradients/operand_text.hpp"
+#include "backend/kernels/family.hpp"
+#include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/kernels/text/kernel_source.hpp"

@@ -1,24 +1,63 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <typeinfo>
 #include <utility>
 #include <vector>
 
+#include "backend/candidate.hpp"
 #include "backend/kernels/family.hpp"
-#include "backend/kernels/mask/mask_work.hpp"
+#include "backend/kernels/mask/mask.hpp"
+#include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
-#include "backend/kernels/shared/tiled_time.hpp"
+#include "compiler/compiled_problem.hpp"
 
 namespace scoremod::backend::kernels {
+
+/// The threads of kernels with a warp for each row or tile: four warps.
+inline constexpr int kSmallThreads = 128;
+inline constexpr std::int64_t kSmallWarps = 4;
+
+std::int64_t tiles_of(std::int64_t size, std::int64_t tile);
+
+/// The layout of a call before the family's own launches: a backward's row terms, the states of tiles and, if kernels
+/// read them, its relative-position tables. add_gains() comes after the family's launches.
+CallLayout tiled_layout(const Work& work, const TileShape& shape, bool has_tables = true);
+
+/// The time of a direction without a program, in milliseconds of an H200 at the shape of measured_at.hpp. Rows of tiles
+/// take some beside their tiles.
+struct TiledTimes {
+  double tiles, rows;
+  double dimless;     ///< the part that does not grow with the head dims
+  double wide_heads;  ///< how much longer if accumulators of wide heads leave no room for large tiles
+  double uneven;      ///< how much longer if rows of tiles run unequal numbers of them
+  double launches;
+  double evaluations;  ///< of the program for each score: a backward's kernels of queries and of keys make one each
+};
+
+/// How long one direction of a problem takes with tiles of this shape, scaled from `direct`, what a Hopper GPU
+/// took (bench/results/attention_kernels.json and, by lengths and masks, peers.json). `mask` is mask_work() of the
+/// direction. Tiles are `small` if a matrix that is read from shared memory serves half as many MMAs. Pure.
+Prediction tiled_time(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
+                      const MaskWork& mask, const DeviceRates& rates, const TiledTimes& direct, bool small);
+
+/// The predicted time of operand gradients from tiles of scores; `mask` is of the backward.
+Prediction operand_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
+                        const TileShape& shape, const MaskWork& mask, const DeviceRates& rates);
+
+/// The growth of tiled_time() if these are summed beside dq, dk and dv, in milliseconds.
+double gains_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
+                  const TileShape& shape, const MaskWork& mask, const DeviceRates& rates);
 
 /// The work that a mask leaves, which variants of neighbouring shapes share: it is estimated when the first one asks.
 class SharedMaskWork {
  public:
-  const MaskWork& of(const Work& work, const TileShape& shape) const;
+  const MaskWork& of(const Work& work, ScoreTile tile) const;
 
  private:
   mutable std::once_flag once_;
@@ -55,7 +94,7 @@ class TiledVariant : public Variant {
   virtual void fill(Holes&, const Work&) const {}
   /// tiled_time() and, if the work has targets, gains_time().
   Prediction time_from(const Work& work, const DeviceRates& rates, const TiledTimes& direct, bool small) const;
-  const MaskWork& mask_work(const Work& work) const { return mask_->of(work, shape_); }
+  const MaskWork& mask_work(const Work& work) const { return mask_->of(work, shape_.score_tile()); }
 
  private:
   TileShape shape_;

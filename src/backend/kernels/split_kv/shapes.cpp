@@ -1,10 +1,9 @@
-#include "backend/kernels/split_kv/shapes.hpp"
-
 #include <algorithm>
 #include <array>
 
-#include "backend/kernels/hopper/shapes.hpp"
-#include "backend/kernels/workspace/arguments.hpp"
+#include "backend/kernels/hopper/family.hpp"
+#include "backend/kernels/split_kv/family.hpp"
+#include "backend/kernels/workspace/call.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
 

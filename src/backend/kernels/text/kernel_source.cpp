@@ -13,6 +13,10 @@ namespace {
 
 using cuda::KernelFile;
 
+/// Larger programs become functions that are called: a copy for every element of a thread's tile would take NVRTC
+/// minutes, and leave the instruction cache.
+constexpr std::size_t kMaxInlinedNodes = 120;
+
 /// Adds a file after what it includes, unless it is there.
 void add_closure(std::vector<const KernelFile*>& files, std::string_view path) {
   const KernelFile& file = cuda::kernel_file(path);
@@ -148,6 +152,27 @@ Bytes structure_of(const KernelSource& source) {
     else
       out.text(hole.text);
   });
+}
+
+const char* linkage(const Program& program) {
+  return program.nodes().size() > kMaxInlinedNodes ? "SCOREMOD_OUT_OF_LINE" : "SCOREMOD_FUNCTION";
+}
+
+std::string with_operands(const cuda::ProgramSource& source, const std::string& statements) {
+  std::string text;
+  for (const std::uint32_t operand : source.operands())
+    text += concat("const void* ", cuda::ProgramSource::operand_name(operand), " = p.operands[", operand, "].data;\n");
+  return text + statements;
+}
+
+std::string keep_variable(const Program& program) {
+  return program.keep() == kNoNode ? "true" : cuda::ProgramSource::variable(program.keep());
+}
+
+std::vector<NodeId> forward_nodes(const Program& program) {
+  std::vector<NodeId> nodes{program.value()};
+  if (program.keep() != kNoNode) nodes.push_back(program.keep());
+  return nodes;
 }
 
 }  // namespace scoremod::backend::kernels

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cuda/program_source.hpp"
 #include "base/bytes.hpp"
 #include "base/concat.hpp"
 
@@ -74,5 +75,16 @@ Bytes key_of(const KernelSource& source);
 /// key_of() with the structure of holes in place of their text: equal for two sources if a trial of one vouches for the
 /// other.
 Bytes structure_of(const KernelSource& source);
+
+// Functions that the texts of the attention kernels and of the operand-gradient kernels share.
+
+/// How a program's functions are declared: large ones are called, small ones a part of their callers.
+const char* linkage(const Program& program);
+/// Definitions of the operands that the statements read, before these.
+std::string with_operands(const cuda::ProgramSource& source, const std::string& statements);
+/// The variable that says whether a key is kept.
+std::string keep_variable(const Program& program);
+/// The value, and the mask where there is one.
+std::vector<NodeId> forward_nodes(const Program& program);
 
 }  // namespace scoremod::backend::kernels

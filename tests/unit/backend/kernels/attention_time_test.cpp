@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "backend/kernels/shared/tiled_time.hpp"
+#include "backend/kernels/shared/tiled_variant.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/tiled_call.hpp"
@@ -27,7 +27,7 @@ AttentionProblem problem_of(const char* program) {
 
 MaskWork work_of(const char* program, Direction direction = Direction::kForward) {
   const AttentionProblem problem = problem_of(program);
-  return mask_work(compiler::compile(problem), direction, tile_shape(problem, direction));
+  return mask_work(compiler::compile(problem), direction, tile_shape(problem, direction).score_tile());
 }
 
 double time_of(const AttentionProblem& problem, Direction direction = Direction::kForward) {
@@ -135,7 +135,8 @@ TEST(OperandTime, CountsReadsOfTablesAndWalksForWhatBatchesShare) {
     const compiler::CompiledProblem compiled = compiler::compile(problem);
     const auto targets = operand_targets(compiled, std::vector<std::uint32_t>{0}, Gains::kApart);
     const TileShape shape = tile_shape(problem, Direction::kBackward);
-    return operand_time(compiled, targets, shape, mask_work(compiled, Direction::kBackward, shape), {}).milliseconds;
+    return operand_time(compiled, targets, shape, mask_work(compiled, Direction::kBackward, shape.score_tile()), {})
+        .milliseconds;
   };
   const double once = time("operand x: f32 [b, h, q_idx, kv_idx]\nvalue = score + x");
   EXPECT_GT(time("operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x"), once);

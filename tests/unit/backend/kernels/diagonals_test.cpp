@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/hopper/shapes.hpp"
-#include "backend/kernels/operand_gradients/operand_source.hpp"
+#include "backend/kernels/hopper/family.hpp"
+#include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tiled_source.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"

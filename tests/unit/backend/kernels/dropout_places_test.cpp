@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/hopper/family.hpp"
 #include "problem/implied_operands.hpp"
 #include "support/attention_kernels_cases.hpp"
 #include "support/check_report.hpp"

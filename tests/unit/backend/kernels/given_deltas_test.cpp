@@ -8,7 +8,7 @@
 
 #include "scoremod/attention.hpp"
 
-#include "backend/kernels/operand_gradients/operand_source.hpp"
+#include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "base/element.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"

@@ -11,12 +11,11 @@
 
 #include "backend/kernels/backend/recipe.hpp"
 #include "backend/kernels/hopper/family.hpp"
-#include "backend/kernels/hopper/shapes.hpp"
-#include "backend/kernels/mask/mask_work.hpp"
-#include "backend/kernels/operand_gradients/operand_source.hpp"
+#include "backend/kernels/mask/mask.hpp"
+#include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tiled_source.hpp"
-#include "backend/kernels/shared/tiled_time.hpp"
-#include "backend/kernels/split_kv/shapes.hpp"
+#include "backend/kernels/shared/tiled_variant.hpp"
+#include "backend/kernels/split_kv/family.hpp"
 #include "base/concat.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"
@@ -187,7 +186,7 @@ TEST(KernelsBackend, PrefersAFixedOrderToALittleTime) {
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(kCausal));
   const kernels::TileShape shape = kernels::hopper_fused_shape(compiled.problem);
   const double predicted = kernels::tiled_time(compiled, Direction::kBackward, shape,
-                                               kernels::mask_work(compiled, Direction::kBackward, shape),
+                                               kernels::mask_work(compiled, Direction::kBackward, shape.score_tile()),
                                                h200().device.rates, kernels::kHopperFusedTimes, false)
                                .milliseconds;
   EXPECT_DOUBLE_EQ(candidates[0].predicted.milliseconds, 1.05 * predicted);

@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "backend/kernels/backend/kernels_backend.hpp"
-#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/shared/tiled_source.hpp"
-#include "backend/kernels/split_kv/shapes.hpp"
+#include "backend/kernels/split_kv/family.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/tiled_call.hpp"

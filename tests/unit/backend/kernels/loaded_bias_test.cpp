@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/shared/tiled_source.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"

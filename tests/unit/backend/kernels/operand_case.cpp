@@ -4,7 +4,7 @@
 
 #include "scoremod/inputs.hpp"
 
-#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/hopper/family.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"

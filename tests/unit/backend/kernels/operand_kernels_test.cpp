@@ -7,8 +7,8 @@
 
 #include "scoremod/inputs.hpp"
 
-#include "backend/kernels/hopper/shapes.hpp"
-#include "backend/kernels/operand_gradients/operand_source.hpp"
+#include "backend/kernels/hopper/family.hpp"
+#include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/check_report.hpp"

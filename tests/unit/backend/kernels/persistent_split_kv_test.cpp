@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/kernels/shared/tiled_source.hpp"
-#include "backend/kernels/split_kv/shapes.hpp"
+#include "backend/kernels/split_kv/family.hpp"
 #include "base/concat.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "backend/kernels/backend/kernels_backend.hpp"
-#include "backend/kernels/hopper/shapes.hpp"
-#include "backend/kernels/split_kv/shapes.hpp"
+#include "backend/kernels/hopper/family.hpp"
+#include "backend/kernels/split_kv/family.hpp"
 #include "base/concat.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/kernels/shared/tiled_source.hpp"
-#include "backend/kernels/split_kv/shapes.hpp"
+#include "backend/kernels/split_kv/family.hpp"
 #include "compiler/pipeline.hpp"
 #include "support/attention_kernels_cases.hpp"
 #include "support/check_report.hpp"

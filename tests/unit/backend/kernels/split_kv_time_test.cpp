@@ -4,8 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/split_kv/shapes.hpp"
-#include "backend/kernels/split_kv/time.hpp"
+#include "backend/kernels/split_kv/family.hpp"
 #include "compiler/pipeline.hpp"
 
 namespace scoremod::backend::kernels {
@@ -35,7 +34,8 @@ AttentionProblem decoding(std::int64_t batch, std::int64_t queries, std::int64_t
 
 double predicted(const AttentionProblem& problem, const TileShape& shape, const DeviceRates& rates = {}) {
   const compiler::CompiledProblem compiled = compiler::compile(problem);
-  return split_kv_time(compiled, shape, mask_work(compiled, Direction::kForward, shape), rates).milliseconds;
+  return split_kv_time(compiled, shape, mask_work(compiled, Direction::kForward, shape.score_tile()), rates)
+      .milliseconds;
 }
 
 /// The shape with so many rows, and with keys that are shared out or with a single share.

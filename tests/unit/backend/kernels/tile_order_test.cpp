@@ -9,7 +9,7 @@
 
 #include "scoremod/problem_buffers.hpp"
 
-#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/shared/tiled_source.hpp"
 #include "backend/memory_space.hpp"
 #include "base/concat.hpp"

@@ -1,16 +1,21 @@
-#include "backend/kernels/workspace/arguments.hpp"
+#include "backend/kernels/workspace/call.hpp"
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <iterator>
+#include <random>
 #include <tuple>
 #include <utility>
 
 #include "backend/cuda/program_source.hpp"
+#include "backend/kernels/mask/mask.hpp"
 #include "base/fail.hpp"
+#include "ir/builder.hpp"
 #include "problem/dropout_mask.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/row_addressing.hpp"
+#include "problem/tensor_view.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -39,6 +44,14 @@ std::pair<int, int> band_of(const AttentionProblem& p, const masks::MaskClass& m
     if (band.right) highest = std::clamp(shift + *band.right, least, greatest);
   }
   return {static_cast<int>(lowest), static_cast<int>(highest)};
+}
+
+constexpr std::size_t kAlignment = 16;
+
+/// A call id unique across processes (48 bits). It tags counters in a workspace that is never cleared.
+std::uint64_t next_call_number() {
+  static std::atomic<std::uint64_t> last{std::uint64_t{std::random_device{}()} << 16};
+  return ++last & 0xffff'ffff'ffff;
 }
 
 }  // namespace
@@ -152,6 +165,89 @@ ArgumentBytes arguments_of(const AttentionProblem& p, const masks::MaskClass& ma
       operand.extent[d] = static_cast<int>(spec.shape[d]);
     }
   }
+  return bytes;
+}
+
+void CallLayout::Pieces::add(std::size_t size, std::function<void(ArgumentBytes&, std::byte*)> point, bool behind) {
+  if (!behind) bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  pieces.push_back({bytes, std::move(point)});
+  bytes += size;
+}
+
+void CallLayout::Pieces::write(ArgumentBytes& to, std::byte* memory) const {
+  if (memory == nullptr) return;
+  for (const Piece& piece : pieces) piece.point(to, memory + piece.at);
+}
+
+void CallLayout::add_sums(std::uint32_t operand, std::size_t bytes, bool behind) {
+  workspace_.add(
+      bytes, [operand](ArgumentBytes& to, std::byte* at) { to.operand(operand).sums = as<float>(at); }, behind);
+}
+
+void CallLayout::write(ArgumentBytes& to, std::byte* workspace, std::byte* once) const {
+  device::AttentionArguments& call = to.call();
+  call.query_tiles = query_tiles;
+  call.key_tiles = key_tiles;
+  call.heads_together = heads_together;
+  call.splits = splits;
+  call.blocks = blocks;
+  if (tags_calls) call.number = next_call_number();
+  workspace_.write(to, workspace);
+  once_.write(to, once);
+}
+
+using problem::TensorRole;
+
+KernelCall::KernelCall(const compiler::CompiledProblem& problem, Direction direction, CallLayout layout)
+    : problem_(problem.problem),
+      mask_class_(direction == Direction::kForward ? problem.forward.mask : problem.backward->mask),
+      layout_(std::move(layout)) {
+  const Program& program = program_of(problem, direction);
+  for (const NodeId node : cuda::argument_constants(program))
+    constants_.push_back(ir::constant_i32(program.nodes()[node]));
+}
+
+bool KernelCall::is_mapped() const { return std::ranges::any_of(launches(), &KernelLaunch::mapped); }
+
+ArgumentBytes KernelCall::common_arguments(const CallParameters& parameters, std::span<const void* const> operands,
+                                           std::byte* workspace) const {
+  ArgumentBytes bytes = arguments_of(problem_, mask_class_, constants_, parameters, operands);
+  layout_.write(bytes, workspace, once_);
+  if (const auto operand = layout_.loaded_bias; operand && !operands.empty())
+    bytes.call().copied = copied_argument(problem_, *operand, operands[*operand]);
+  return bytes;
+}
+
+ArgumentBytes KernelCall::arguments(const ForwardTensors& tensors, const CallParameters& parameters,
+                                    std::byte* workspace) const {
+  ArgumentBytes bytes = common_arguments(parameters, tensors.operands, workspace);
+  device::AttentionArguments& call = bytes.call();
+  const AttentionProblem& p = problem_;
+  call.q = tensor_argument(p, TensorRole::kQ, tensors.q, tensors.operands);
+  call.k = tensor_argument(p, TensorRole::kK, tensors.k, tensors.operands);
+  call.v = tensor_argument(p, TensorRole::kV, tensors.v, tensors.operands);
+  call.o = tensor_argument(p, TensorRole::kO, tensors.o, tensors.operands);
+  call.lse = tensors.lse;
+  call.max_logit = tensors.max_logit;
+  return bytes;
+}
+
+ArgumentBytes KernelCall::arguments(const BackwardTensors& tensors, const CallParameters& parameters,
+                                    std::byte* workspace) const {
+  ArgumentBytes bytes = common_arguments(parameters, tensors.operands, workspace);
+  device::AttentionArguments& call = bytes.call();
+  const AttentionProblem& p = problem_;
+  call.q = tensor_argument(p, TensorRole::kQ, tensors.q, tensors.operands);
+  call.k = tensor_argument(p, TensorRole::kK, tensors.k, tensors.operands);
+  call.v = tensor_argument(p, TensorRole::kV, tensors.v, tensors.operands);
+  call.o = tensor_argument(p, TensorRole::kO, tensors.o, tensors.operands);
+  call.d_o = tensor_argument(p, TensorRole::kDO, tensors.d_o, tensors.operands);
+  call.dq = tensor_argument(p, TensorRole::kDQ, tensors.dq, tensors.operands);
+  call.dk = tensor_argument(p, TensorRole::kDK, tensors.dk, tensors.operands);
+  call.dv = tensor_argument(p, TensorRole::kDV, tensors.dv, tensors.operands);
+  call.lse = const_cast<float*>(tensors.lse);
+  for (std::size_t operand = 0; operand < tensors.d_operands.size(); ++operand)
+    bytes.operand(operand).gradient = tensors.d_operands[operand];
   return bytes;
 }
 

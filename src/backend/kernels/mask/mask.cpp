@@ -1,11 +1,11 @@
-#include "backend/kernels/mask/mask_work.hpp"
+#include "backend/kernels/mask/mask.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
+#include "analysis/dependence.hpp"
 #include "analysis/keep_nodes.hpp"
-#include "backend/kernels/mask/mask_knowledge.hpp"
 #include "masks/tile_mask_analyzer.hpp"
 
 namespace scoremod::backend::kernels {
@@ -41,8 +41,8 @@ constexpr double kWithinSequences = 0.9;
 /// Counts the tiles of one head.
 class TileCount {
  public:
-  TileCount(const compiler::CompiledProblem& compiled, const Program& program, const TileShape& shape)
-      : p_(compiled.problem), shape_(shape), analyzer_(program), scratch_(analyzer_.make_scratch()) {}
+  TileCount(const compiler::CompiledProblem& compiled, const Program& program, ScoreTile tile)
+      : p_(compiled.problem), tile_(tile), analyzer_(program), scratch_(analyzer_.make_scratch()) {}
 
   /// For the row of tiles with this query: the parts of its keys that run whole, and that were not decided.
   struct Row {
@@ -50,8 +50,8 @@ class TileCount {
   };
   Row row(std::int64_t first_query) {
     first_query_ = first_query;
-    last_query_ = std::min(first_query + shape_.queries, p_.seq_q) - 1;
-    const std::int64_t tiles = (p_.seq_kv + shape_.keys - 1) / shape_.keys;
+    last_query_ = std::min(first_query + tile_.queries, p_.seq_q) - 1;
+    const std::int64_t tiles = (p_.seq_kv + tile_.keys - 1) / tile_.keys;
     least_ = std::max<std::int64_t>(1, (tiles + kBoxes - 1) / kBoxes);
     found_ = {};
     look(0, tiles);
@@ -66,7 +66,7 @@ class TileCount {
     const analysis::IndexBox box{{{0, p_.batch - 1},
                                   {0, p_.heads_q - 1},
                                   {first_query_, last_query_},
-                                  {first * shape_.keys, std::min(end * shape_.keys, p_.seq_kv) - 1}}};
+                                  {first * tile_.keys, std::min(end * tile_.keys, p_.seq_kv) - 1}}};
     const TileMask mask = analyzer_.analyze(box, nothing_known_, scratch_);
     if (mask == TileMask::kEmpty) return;
     const auto count = static_cast<double>(end - first);
@@ -82,7 +82,7 @@ class TileCount {
   }
 
   const AttentionProblem& p_;
-  const TileShape& shape_;
+  const ScoreTile tile_;
   const masks::TileMaskAnalyzer analyzer_;
   const masks::OperandRanges nothing_known_;
   masks::TileMaskAnalyzer::Scratch scratch_;
@@ -92,6 +92,32 @@ class TileCount {
 
 }  // namespace
 
+const Program& program_of(const compiler::CompiledProblem& problem, Direction direction) {
+  return direction == Direction::kForward ? problem.forward.program : problem.backward->program;
+}
+
+MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction direction) {
+  const Program& program = program_of(problem, direction);
+  const masks::MaskClass& mask = direction == Direction::kForward ? problem.forward.mask : problem.backward->mask;
+  MaskKnowledge knowledge;
+  if (mask.terms.empty() || program.keep() == kNoNode) return knowledge;
+  const std::vector<analysis::Dependence> on = analysis::dependences(program);
+  knowledge.kind = on[program.keep()].score ? MaskKnowledge::Kind::kScore : MaskKnowledge::Kind::kList;
+  if (knowledge.kind == MaskKnowledge::Kind::kList) {
+    knowledge.terms = {program.keep()};
+  } else {
+    for (const masks::MaskTerm& term : mask.terms)
+      if (!on[term.node].score) knowledge.terms.push_back(term.node);
+  }
+  for (const NodeId term : knowledge.terms) {
+    knowledge.varies_with_batch = knowledge.varies_with_batch || on[term].on(Axis::kBatch);
+    knowledge.varies_with_head = knowledge.varies_with_head || on[term].on(Axis::kHead);
+    knowledge.varies_with_query = knowledge.varies_with_query || on[term].on(Axis::kQuery);
+  }
+  knowledge.same_in_every_call = !problem.problem.index_offsets && !analysis::keep_reads_operands(program);
+  return knowledge;
+}
+
 double filled_part(const AttentionProblem& p) {
   const auto part = [&](const std::optional<std::int64_t>& tokens, std::int64_t length) {
     if (!tokens) return 1.0;
@@ -100,20 +126,20 @@ double filled_part(const AttentionProblem& p) {
   return part(p.tokens_q, p.seq_q) * part(p.tokens_kv, p.seq_kv);
 }
 
-MaskWork mask_work(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape) {
+MaskWork mask_work(const compiler::CompiledProblem& compiled, Direction direction, ScoreTile tile) {
   const bool forward = direction == Direction::kForward;
   const Program& program = program_of(compiled, direction);
   const MaskKind kind = forward ? compiled.forward.mask.kind : compiled.backward->mask.kind;
   if (program.keep() == kNoNode) return {};
   if (kind == MaskKind::kEmpty) return {0, 0};
-  TileCount count(compiled, program, shape);
-  const std::int64_t rows = (compiled.problem.seq_q + shape.queries - 1) / shape.queries;
+  TileCount count(compiled, program, tile);
+  const std::int64_t rows = (compiled.problem.seq_q + tile.queries - 1) / tile.queries;
   const std::int64_t looked_at = std::min(rows, kRows);
   double full = 0, mixed = 0, most = 0;
   for (std::int64_t i = 0; i < looked_at; ++i) {
     // The middle of each stretch of rows, rounded down and up in turn.
     const std::int64_t middle = ((2 * i + 1) * rows - (i % 2 == 0 ? looked_at : 0)) / (2 * looked_at);
-    const TileCount::Row row = count.row(middle * shape.queries);
+    const TileCount::Row row = count.row(middle * tile.queries);
     full += row.full / static_cast<double>(looked_at);
     mixed += row.mixed / static_cast<double>(looked_at);
     most = std::max(most, row.full + row.mixed);
@@ -122,7 +148,7 @@ MaskWork mask_work(const compiler::CompiledProblem& compiled, Direction directio
   // Few enough to be missed between those that are looked at.
   for (const std::int64_t end : {std::int64_t{0}, rows - 1}) {
     if (kind != MaskKind::kGeneral) break;
-    const TileCount::Row row = count.row(end * shape.queries);
+    const TileCount::Row row = count.row(end * tile.queries);
     most = std::max(most, row.full + row.mixed);
   }
   const bool few_longest = most > kMostEven * (full + mixed);
