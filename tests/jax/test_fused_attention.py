@@ -1,6 +1,8 @@
 """Score functions as graph callbacks, and their own backward callbacks held to the derived ones."""
 
 import inspect
+import os
+import random
 from concurrent.futures import ThreadPoolExecutor
 
 import dense_reference as dense
@@ -11,6 +13,7 @@ import pytest
 
 import scoremod
 from scoremod.jax import explain, flex_attention, fused_attention, graph_callback, support
+from scoremod.jax.fused_attention import graph_modifier
 from scoremod.jax.graph import Graph, Tensor
 
 B, S, H, D = 2, 12, 2, 8
@@ -173,6 +176,74 @@ def test_a_comparison_is_made_once_for_equal_callbacks(monkeypatch):
         with pytest.raises(scoremod.InvalidArgumentError, match="expected the derivative"):
             run(2.5, slope=2.0)
     assert len(made) == 3
+
+
+def test_a_call_calls_each_callback_as_often_as_it_must():
+    """score_mod once for the comparison and once for the program, the backward once; what is compared is differentiated once alone."""
+    calls, cap = [], SoftCap()
+    forward = lambda *arguments: calls.append("forward") or cap.forward(*arguments)  # noqa: E731
+    backward = lambda *arguments: calls.append("backward") or cap.backward(*arguments)  # noqa: E731
+    own = {"score_mod_bprop": backward, "score_mod_bprop_tensors": {"one": 1.0}}
+    graph_callback._first_difference.cache_clear()
+    for arguments, expected in ((own, ["forward", "backward", "forward"]), ({}, ["forward"])):
+        for _ in range(3):
+            calls.clear()
+            fused_attention(Q, K, V, score_mod=forward, score_mod_tensors={"cap": 2.0}, **arguments)
+            assert calls == expected
+
+
+def test_elements_of_tensors_are_read_without_a_question_for_negative_indices():
+    bias = np.ones((1, H, S, S), np.float32)
+    modifier = graph_modifier((B, H, S, S), lambda graph, score, tensors: graph.add(score, tensors["bias"]), score_mod_tensors={"bias": bias})
+    jaxpr = jax.make_jaxpr(modifier)(jnp.float32(0), *[jnp.int32(0)] * 4)
+    assert not {"lt", "select_n"} & {equation.primitive.name for equation in jaxpr.jaxpr.eqns}
+
+
+SEED = int(os.environ.get("SCOREMOD_TEST_SEED", random.SystemRandom().randrange(2**31)))
+
+
+def test_callbacks_whose_state_changes_between_calls():
+    """Numbers, arrays, dtypes and shapes that callbacks read change at random: each call computes what they are now, and a backward that is of
+    another state is refused."""
+    print(f"SCOREMOD_TEST_SEED={SEED}")
+    draw = random.Random(SEED)
+    state = {"factor": 2.0, "slope": 2.0, "captured": np.ones((H,), np.float32), "shape": (1, H, 1, 1)}
+
+    def forward(graph, score, tensors):
+        captured = Tensor(jnp.asarray(state["captured"])[graph.gen_index(score, axis=1).value].astype(jnp.float32))
+        return graph.add(graph.add(graph.mul(score, state["factor"]), captured), tensors["bias"])
+
+    def now(bias):
+        """The loss and its gradient by q, in float64."""
+        q, k, v = (np.asarray(x, np.float64).swapaxes(1, 2) for x in (Q, K, V))
+        scores = q @ k.swapaxes(2, 3) / D**0.5 * state["factor"] + np.float64(state["captured"])[:, None, None] + np.float64(bias)
+        p = np.exp(scores - scores.max(-1, keepdims=True))
+        p /= p.sum(-1, keepdims=True)
+        o = p @ v
+        d_p = 2 * o @ v.swapaxes(2, 3)
+        d_q = p * (d_p - (d_p * p).sum(-1, keepdims=True)) @ k / D**0.5 * state["factor"]
+        return (o**2).sum(), d_q.swapaxes(1, 2)
+
+    for _ in range(6):
+        change = draw.choice(sorted(state))
+        numbers = [draw.uniform(-2, 2) for _ in range(H)]
+        state[change] = {
+            "factor": numbers[0],
+            "slope": numbers[1],
+            "captured": np.asarray(numbers, draw.choice([np.float32, np.float16])),
+            "shape": draw.choice([(1, H, 1, 1), (B, 1, 1, S), (S, S), (B, H, S, S)]),
+        }[change]
+        if draw.random() < 0.7:
+            state["slope"] = state["factor"]
+        tensor = jnp.asarray(np.random.default_rng(draw.randrange(2**31)).standard_normal(state["shape"]), jnp.float32)
+        backward = lambda graph, dscore, tensors: graph.mul(dscore, state["slope"])  # noqa: E731
+        call = lambda q: (fused_attention(q, K, V, score_mod=forward, score_mod_bprop=backward, score_mod_tensors={"bias": tensor}) ** 2).sum()  # noqa: E731, B023
+        if abs(state["slope"] - state["factor"]) > 0.01:
+            with pytest.raises(scoremod.InvalidArgumentError, match="expected the derivative"):
+                call(Q)
+            continue
+        for got, want in zip(jax.value_and_grad(call)(Q), now(tensor)):
+            np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
 
 
 def test_one_object_serves_several_threads_at_once():

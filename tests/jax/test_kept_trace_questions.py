@@ -26,7 +26,7 @@ import pytest
 import scoremod
 import scoremod.jax as package
 from scoremod.environment import VARIABLES
-from scoremod.jax import attention_primitives, custom_rules, flex_attention, fused_attention, graph_callback, trace  # noqa: F401 (KEPT looks at each)
+from scoremod.jax import attention_primitives, custom_rules, flex_attention, fused_attention, graph_callback, trace
 from scoremod.jax.api import CallOptions, trace_call
 from scoremod.jax.graph import Tensor
 
@@ -313,6 +313,7 @@ CALLS = {
     "its gradient": lambda f: jax.grad(lambda q: (flex_attention(q, K, V, f) ** 2).sum())(Q),
     "vmap": lambda f: jax.vmap(lambda q: flex_attention(q, K, V, f))(jnp.stack([Q, 2 * Q])),
     "xla": lambda f: flex_attention(Q, K, V, f, backend="xla"),
+    "a graph callback": lambda f: fused_attention(Q, K, V, score_mod=lambda graph, score, tensors: Tensor(f(score.value, *graph._indices))),
     "explain": lambda f: package.explain(Q, K, V, f).program,
 }
 
@@ -390,6 +391,23 @@ def test_a_comparison_of_callbacks_that_ask_python_is_not_kept():
     STATE[0] = 3.0
     with pytest.raises(scoremod.InvalidArgumentError, match="expected the derivative of score_mod"):
         graph_callback.check_backward(score_mod, bprop, {}, {}, {}, sizes)
+
+
+@pytest.mark.parametrize("calls", [lambda f: f, jax.jit, jax.checkpoint], ids=["alone", "jit", "checkpoint"])
+def test_a_comparison_of_callbacks_is_not_that_of_others_with_another_rule(calls):
+    """Two callbacks that compute the same, with other derivatives."""
+
+    def check(slope):
+        function = jax.custom_jvp(lambda x: jnp.sin(x) * 3)
+        function.defjvp(lambda primals, tangents: (jnp.sin(primals[0]) * 3, slope * jnp.cos(primals[0]) * tangents[0]))
+        score_mod = lambda graph, score, tensors: setattr(check, "score", score.value) or Tensor(calls(function)(score.value))  # noqa: E731
+        bprop = lambda graph, dscore, tensors: Tensor(dscore.value * 3 * jnp.cos(check.score))  # noqa: E731
+        graph_callback.check_backward(score_mod, bprop, {}, {}, {}, (1, H, S, S))
+
+    for _ in range(2):
+        check(3.0)
+        with pytest.raises(scoremod.InvalidArgumentError, match="expected the derivative of score_mod"):
+            check(5.0)
 
 
 def _as_library(function):

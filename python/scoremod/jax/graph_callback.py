@@ -7,12 +7,14 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend import core
 
 from scoremod.errors import InvalidArgumentError, WrongTypeError
+from scoremod.jax.custom_rules import has_custom_rule
 from scoremod.jax.fallbacks import warn_of_uncompared
 from scoremod.jax.graph import Graph, Tensor
-from scoremod.jax.jaxprs import meaning_of
+from scoremod.jax.jaxprs import closed, inner_jaxprs, meaning_of
 
 # A callback may leave what it made on an object that threads share, for its backward to use.
 ONE_AT_A_TIME = threading.RLock()
@@ -40,7 +42,12 @@ def element(array, indices):
     """The element of an array of rank 4 or 0 at an element of the score."""
     if array.ndim == 0:
         return array
-    return array[tuple(0 if size == 1 else index for size, index in zip(array.shape, indices))]
+    # No index is negative, which array[...] would ask of each.
+    return lax.dynamic_slice(array, _places(array, indices), (1,) * array.ndim, allow_negative_indices=False).reshape(())
+
+
+def _places(array, indices):
+    return [0 if size == 1 else index for size, index in zip(array.shape, indices)]
 
 
 def call_back(callback, name, score, elements, indices, graph=None):
@@ -72,21 +79,15 @@ def check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, siz
 
     def both(score, d_score, indices, elements, bprop_elements):
         graph = Graph(indices)
-        function = lambda score: call_back(score_mod, "score_mod", score, elements, indices, graph)  # noqa: E731
-        value, pull_back = jax.vjp(function, score)
-        function(score)  # what score_mod leaves on its object is then of this trace
-        backward = functools.partial(call_back, score_mod_bprop, "score_mod_bprop", elements=bprop_elements, indices=indices, graph=graph)
-        given = backward(score=d_score)
-        derived = pull_back(d_score)[0]
-        kept = (value > _MASK_LIKE) & ~((value <= _MASK_CONSTANT) & (derived == 0))
-        return jnp.where(kept, derived, 0), jnp.where(kept, given, 0)
+        value = call_back(score_mod, "score_mod", score, elements, indices, graph)
+        return value, call_back(score_mod_bprop, "score_mod_bprop", d_score, bprop_elements, indices, graph)
 
     arguments = scores, upstream, places, elements, bprop_elements
     with ONE_AT_A_TIME:
-        jaxpr = jax.make_jaxpr(jax.vmap(both))(*arguments)
+        jaxpr = jax.make_jaxpr(both)(*jax.tree.map(_one_of, arguments))
     if any(isinstance(array, jax.core.Tracer) for array in jaxpr.consts):
         return warn_of_uncompared(4)  # likewise of what a callback captures
-    comparison = _Comparison(jaxpr, jax.tree.leaves(arguments))
+    comparison = _Comparison(jaxpr, arguments)
     found = (_first_difference if comparison.is_known else _first_difference.__wrapped__)(comparison)
     if found is not None:
         i, derived, given, count = found
@@ -96,15 +97,25 @@ def check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, siz
         )
 
 
+def _has_rules(jaxpr):
+    return any(has_custom_rule(equation) or any(map(_has_rules, inner_jaxprs(equation))) for equation in closed(jaxpr).jaxpr.eqns)
+
+
+def _one_of(samples):
+    return jax.ShapeDtypeStruct((), samples.dtype)
+
+
 class _Comparison:
-    """Both derivatives as a jaxpr, and its arguments. Two are equal if they compute the same of the same numbers, whichever objects the callbacks
-    are."""
+    """Both callbacks of one element, as a jaxpr, and the samples. Two are equal if they compute the same of the same numbers, whichever
+    objects the callbacks are."""
 
     def __init__(self, jaxpr, arguments):
         self.jaxpr, self.arguments = jaxpr, arguments
-        meaning = meaning_of(jaxpr)
-        self.is_known = meaning is not None
-        self._key = meaning, *(np.asarray(array).tobytes() for array in arguments)
+        # The text of a function with a derivative rule of its own doesn't say the rule.
+        rules = [jax.make_jaxpr(self._of_one)(*jax.tree.map(_one_of, arguments))] if _has_rules(jaxpr) else []
+        meanings = tuple(map(meaning_of, [jaxpr, *rules]))
+        self.is_known = None not in meanings
+        self._key = meanings, *(np.asarray(array).tobytes() for array in jax.tree.leaves(arguments))
 
     def __eq__(self, other):
         return self._key == other._key
@@ -113,9 +124,19 @@ class _Comparison:
         return hash(self._key)
 
     def results(self):
-        """(derived, given)."""
+        """(derived, given) of each sample, 0 where scores have no weight."""
         with jax.core.eval_context():
-            return map(np.asarray, core.jaxpr_as_fun(self.jaxpr)(*self.arguments))
+            return map(np.asarray, jax.vmap(self._of_one)(*self.arguments))
+
+    def _of_one(self, score, d_score, *others):
+        def both(score):
+            value, given = core.jaxpr_as_fun(self.jaxpr)(score, d_score, *jax.tree.leaves(others))
+            return value, given
+
+        value, pull_back, given = jax.vjp(both, score, has_aux=True)
+        derived = pull_back(d_score)[0]
+        kept = (value > _MASK_LIKE) & ~((value <= _MASK_CONSTANT) & (derived == 0))
+        return jnp.where(kept, derived, 0), jnp.where(kept, given, 0)
 
 
 @functools.lru_cache(maxsize=256)
@@ -133,7 +154,7 @@ def _elements(array, places):
     if isinstance(array, jax.core.Tracer):
         return None
     with jax.core.eval_context():
-        return np.broadcast_to(np.asarray(element(array, places)), (_SAMPLES,))
+        return np.broadcast_to(np.asarray(array[tuple(_places(array, places))] if array.ndim else array), (_SAMPLES,))
 
 
 def _random_elements(name, dtype):
