@@ -119,6 +119,66 @@ def test_lengths_and_a_sink_are_those_of_one_device(options, striped, check_vma)
         np.testing.assert_allclose(found, expected, atol=3e-5 * max(1, np.abs(expected).max()))
 
 
+def capped_bias(graph, score, tensors):
+    """A callback of positions and of tensors that vary along each axis."""
+    row, column = (graph.gen_index(score, axis=axis) for axis in (2, 3))
+    distance = graph.mul(tensors["slopes"], graph.div(graph.sub(column, row), S))
+    score = graph.add(graph.mul(graph.tanh(graph.div(score, tensors["cap"])), tensors["cap"]), graph.add(distance, tensors["bias"]))
+    return graph.binary_select(graph.mul(score, tensors["of_queries"]), float("-inf"), graph.cmp_ge(row, column))
+
+
+@pytest.mark.parametrize(
+    "options, striped, check_vma", [({}, False, True), ({}, 4, False), ({"strategy": "all_gather"}, True, True), ({"backend": "xla"}, False, True)]
+)
+def test_graph_callbacks_are_as_a_dense_attention(options, striped, check_vma):
+    """With gradients of the callback's tensors, against float64."""
+    tensors = {
+        "slopes": dense.random_array(3, (H, 1, 1)),
+        "cap": jnp.float32(3),
+        "bias": dense.random_array(4, (B, 1, 1, S)),
+        "of_queries": dense.random_array(5, (1, H, S, 1)),
+    }
+    names = sorted(tensors)
+
+    @functools.partial(jax.shard_map, mesh=MESH, in_specs=(*[P(None, "seq")] * 3, *[P()] * 4), out_specs=P(None, "seq"), check_vma=check_vma)
+    def sharded(q, k, v, *arrays):
+        given = dict(zip(names, arrays, strict=True))
+        return context_parallel_attention(q, k, v, capped_bias, axis_name="seq", striped=striped, score_mod_tensors=given, **options)
+
+    def parallel(q, k, v, *arrays):
+        order, back = (functools.partial(f, shards=SHARDS, tokens=int(striped), axis=1) if striped else lambda x: x for f in (stripe, unstripe))
+        return back(sharded(order(q), order(k), order(v), *arrays))
+
+    def definition(q, k, v, *arrays):
+        slopes, cap, bias, of_queries = (dict(zip(names, arrays, strict=True))[name] for name in ("slopes", "cap", "bias", "of_queries"))
+
+        def modifier(s, b, h, i, j):
+            s = cap * jnp.tanh(s / cap) + slopes[h, 0, 0] * (j - i) / S + bias[b, 0, 0, j]
+            return jnp.where(i >= j, s * of_queries[0, h, i, 0], -jnp.inf)
+
+        return dense.attention(q, k, v, modifier)
+
+    arrays = [*(dense.random_array(i, (B, S, heads, D)) for i, heads in enumerate((H, 2, 2))), *(tensors[name] for name in names)]
+    results = jax.jit(functools.partial(with_gradients, parallel))(*arrays)
+    plain = jax.jit(functools.partial(with_gradients, definition))(*arrays)
+    dense.assert_close(results, plain, dense.in_float64(functools.partial(with_gradients, definition), *arrays), captured=4, scores=B * H * S * S)
+
+
+def test_a_wrong_backward_of_a_callback_is_refused_and_a_right_one_taken():
+    double = lambda graph, score, tensors: graph.mul(score, 2.0)  # noqa: E731
+    right, wrong = (lambda graph, dscore, tensors, slope=slope: graph.mul(dscore, slope) for slope in (2.0, 3.0))
+    q, k, v = (dense.random_array(i, (B, S, H, D)) for i in range(3))
+    definition = jax.grad(lambda q, k, v: (dense.attention(q, k, v, lambda s, *_: 2 * s) ** 2).sum())
+    plain, truth = definition(q, k, v), dense.in_float64(definition, q, k, v)
+    largest = float(jnp.abs(dense.attention_and_lse(q, k, v, lambda s, *_: 2 * s)[1]).max())
+    loss = lambda q, bprop, **options: (sharded_over(SHARDS, score_mod=double, score_mod_bprop=bprop, **options)(q, k, v) ** 2).sum()  # noqa: E731
+    dense.assert_close(jax.grad(loss)(q, right), plain, truth, largest_lse=largest)
+    with pytest.raises(scoremod.InvalidArgumentError, match="expected the derivative of score_mod"):
+        loss(q, wrong)
+    trusted = jax.grad(functools.partial(loss, trust_bprop=True))(q, wrong)
+    dense.assert_close(trusted, 1.5 * plain, 1.5 * truth, largest_lse=largest)
+
+
 def sharded_over(shards, **options):
     """context_parallel_attention of whole sequences, on a mesh of so many devices."""
     mesh = jax.make_mesh((shards,), ("seq",), devices=jax.devices()[:shards], axis_types=(AxisType.Auto,))
@@ -377,6 +437,11 @@ def test_a_call_outside_of_shard_map_is_refused():
         ({"striped": -1}, "striped: expected True, False or a number of tokens, found -1"),
         ({"striped": "yes"}, "striped: expected True, False"),
         ({"fallback": "cpu"}, 'fallback: expected "xla"'),
+        ({"score_mod_tensors": {}}, "score_mod_tensors require score_mod"),
+        (
+            {"score_mod": lambda graph, score, tensors: score, "score_mod_tensors": {"bias": np.ones((S // SHARDS,), np.float32)}},
+            r"score_mod_tensors\['bias'\]: expected a shape that broadcasts to \(2, 4, 32, 32\), found \(8,\)",
+        ),
         ({"backend": "cpu", "backends": ["cpu"]}, "found both"),
     ],
 )

@@ -12,6 +12,7 @@ import functools
 import math
 import numbers
 import operator
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -29,6 +30,7 @@ from scoremod.jax.dropout import PLACED_WORDS, WHOLE, Places, at_places, call_ke
 from scoremod.jax.kept_programs import warn_of_kept_programs
 from scoremod.jax.fallbacks import warn_of_xla
 from scoremod.jax.lengths_and_sinks import bounded, checked_sink, with_sink
+from scoremod.jax.fused_attention import graph_modifier
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.reverse_mode import reverse_mode_only
 from scoremod.jax.ring import Ring, ring_attention
@@ -36,6 +38,7 @@ from scoremod.jax.open_sizes import check_numbers
 from scoremod.jax.selection import XLA, compiled, memory_of, platform_of, selection_of
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
+from scoremod.program import AXES
 from scoremod.shard_distance import Shards
 from scoremod.signatures import Backends, Layout, Modifier, NewSizes
 from scoremod.sizes import sizes_of
@@ -52,6 +55,10 @@ def context_parallel_attention(
     mask_mod: Modifier | None = None,
     *,
     axis_name: str,
+    score_mod_bprop: Modifier | None = None,
+    score_mod_tensors: Mapping[str, ArrayLike] | None = None,
+    score_mod_bprop_tensors: Mapping[str, ArrayLike] | None = None,
+    trust_bprop: bool = False,
     strategy: Literal["ring", "all_gather"] = "ring",
     striped: bool | int = False,
     scale: ArrayLike | None = None,
@@ -74,6 +81,9 @@ def context_parallel_attention(
         This shard's part of the sequences. Captured arrays are those of the whole sequence, on every shard.
     axis_name : str
         The mesh axis that the sequences are sharded over.
+    score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop
+        fused_attention's. With any of them, such as empty score_mod_tensors, score_mod is a callback that builds on a graph. The tensors are those of
+        the whole sequence, on every shard: they broadcast against [batch, heads, whole seq_q, whole seq_kv].
     strategy : {"ring", "all_gather"}
         "ring" passes keys and values around: no shard ever holds more than two parts of them beside its own, forward and backward. "all_gather"
         gathers them, as backend="xla" and fallback="xla" always do.
@@ -112,6 +122,10 @@ def context_parallel_attention(
         sink = checked_sink(sink, sizes.heads_q)
     with_lse = bool(return_lse) or sink is not None
     deal = _Deal.of(_shards_over(axis_name), sizes, striped)
+    callbacks = (score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop)
+    if trust_bprop or any(each is not None for each in callbacks[:-1]):
+        whole = deal.whole(sizes)
+        score_mod = graph_modifier(tuple(whole[axis] for axis in AXES), score_mod, *callbacks)
     shard = lax.axis_index(axis_name).astype(jnp.int32)
     gather = functools.partial(deal.gathered, axis_name=axis_name, axis=layout.index("S"))
     rate = checked_rate(dropout_rate)
@@ -280,6 +294,10 @@ class _Deal(NamedTuple):
                 raise InvalidArgumentError(f"striped: expected a divisor of each shard's length, {length}, found {striped!r}")
         return cls(shards, sizes.seq_q, sizes.seq_kv, int(striped))
 
+    def whole(self, sizes):
+        """axis -> size of the score of the whole sequences."""
+        return {**sizes.axes(), "q_idx": self.queries * self.shards, "kv_idx": self.keys * self.shards}
+
     def position(self, compute, length, shard, local):
         """The position of a shard's local index in the whole sequence. compute: _OfArrays or _OfNodes, whichever the others are."""
         within, step = local, length
@@ -374,11 +392,10 @@ def _traced(score_mod, mask_mod, arrays, deal, strategy, scale, layout, sizes, r
         shard, distance = (tracer.operands.call_value(_Shard(of)) for of in ("queries", "distance"))
         return deal.position(_OfNodes(tracer.builder), deal.keys, tracer.builder.op("sub", shard, distance), local)
 
-    whole = {**sizes.axes(), "q_idx": deal.queries * deal.shards, "kv_idx": deal.keys * deal.shards}
     number, array = split_scale(scale)
     alone = deal.shards == 1  # whose local indices are positions: the call is flex_attention's
     positions = {} if alone else {"q_idx": query_position} | ({} if strategy == ALL_GATHER else {"kv_idx": key_position})
-    program, sources = trace(score_mod, mask_mod, whole, array, positions, like=arrays)
+    program, sources = trace(score_mod, mask_mod, deal.whole(sizes), array, positions, like=arrays)
     call = Call(program, layout, number, selection, False, rate, dropout_places=rate > 0 and not alone, environment=settings())
     if alone or strategy == ALL_GATHER:
         return _Traced(call, sources, None, deal)
