@@ -6,7 +6,8 @@ import ctypes
 import functools
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import ArrayLike
 from scoremod import library
 from scoremod.array_call import ArrayCall, DropoutState, Offsets, named_outputs
 from scoremod.arguments import backend_names, compile_options, encode, problem_text
+from scoremod.empty_problems import nonempty_twin, operands_as_given, write_rows_without_keys, write_zeros
 from scoremod.errors import InvalidArgumentError
 from scoremod.signatures import Backends, Memory, NewSizes, Problem
 from scoremod.tensors import array_dtype, operand_specs, tensor_specs
@@ -36,6 +38,7 @@ class PreparedCall(NamedTuple):
     args: library.ForwardArgs | library.BackwardArgs
     results: Any  # the arrays that it writes to, as the call returns them
     kept: Any  # what the struct points to
+    write: Callable[[], None] | None = None  # writes the results of an empty problem, which no backend runs
 
 
 class Attention:
@@ -81,7 +84,8 @@ class Attention:
     -----
     Arrays have the problem's dtype, and its layout's order of dimensions: [batch, seq, heads, dim] by default. bf16 arrays are
     ml_dtypes.bfloat16, or uint16 with its bits. e4m3 and e5m2 are ml_dtypes.float8_e4m3fn and float8_e5m2, or uint8 with their bits.
-    Outputs of another dtype than q's are of ml_dtypes where q is. No array is copied or converted: a wrong dtype, shape or stride raises
+    Outputs of another dtype than q's are of ml_dtypes where q is. Sizes of 0 but for the head dims are taken, also without queries or keys: a row
+    without a key gets output 0 and LSE -inf, and gradients are 0. No array is copied or converted: a wrong dtype, shape or stride raises
     InvalidArgumentError.
     """
 
@@ -103,9 +107,9 @@ class Attention:
         self._arguments = (problem_text(problem), backend, threads, tuple(disabled_passes), device, selection)
         options = compile_options(*self._arguments[1:5], **selection)
         handle = ctypes.c_void_p()
-        text = encode(self._arguments[0], "problem")
-        library.call("scoremod_attention_get", text, options, ctypes.byref(handle))
-        self._own(handle)
+        text, empty = nonempty_twin(self._arguments[0])
+        library.call("scoremod_attention_get", encode(text, "problem"), options, ctypes.byref(handle))
+        self._own(handle, empty)
 
     @classmethod
     def of_handle(cls, handle: ctypes.c_void_p, arguments: tuple[Any, ...]) -> Attention:
@@ -115,8 +119,9 @@ class Attention:
         made._own(handle)
         return made
 
-    def _own(self, handle):
-        self._handle, self._destroy = handle, library.load().scoremod_attention_destroy
+    def _own(self, handle, empty: Mapping[str, int] = MappingProxyType({})):
+        """empty: the sizes that are 0, for which the handle's problem has 1."""
+        self._handle, self._destroy, self._empty = handle, library.load().scoremod_attention_destroy, empty
 
     def __del__(self, _is_finalizing=sys.is_finalizing):
         # At exit daemon threads may still be in calls: nothing is freed under them then, and the system takes all of it.
@@ -129,7 +134,7 @@ class Attention:
     def _problem(self):
         understood = ctypes.c_void_p()
         library.call("scoremod_attention_problem", self._handle, ctypes.byref(understood))
-        return json.loads(library.take_text(understood))
+        return {**json.loads(library.take_text(understood)), **self._empty}
 
     @functools.cached_property
     def _tensors(self):
@@ -155,6 +160,11 @@ class Attention:
     def problem(self) -> dict[str, Any]:
         """The problem as it was understood, every default filled in; a new dict."""
         return json.loads(json.dumps(self._problem))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a size is 0, so that no backend runs and outputs are those of rows without keys."""
+        return bool(self._empty)
 
     @property
     def backend(self) -> str:
@@ -237,16 +247,15 @@ class Attention:
         """
         asked = {"return_lse": return_lse, "return_max_logit": return_max_logit, "return_amax_o": return_amax_o}
         prepared = self._prepare_forward(q, k, v, operands, **asked, scale=scale, offsets=offsets, dropout=dropout, out=out)
-        with workspace_of(prepared.args, workspace, lambda: self.forward_workspace_bytes):
-            library.call("scoremod_attention_forward", self._handle, prepared.args)
-        return prepared.results
+        return self._run("forward", prepared, workspace)
 
     def _prepare_forward(self, q, k, v, operands, *, return_lse, return_max_logit, return_amax_o, scale, offsets, dropout, out):
         """The PreparedCall of a forward with these arguments, which are checked."""
         returned = ["o", *["lse"] * bool(return_lse), *["max_logit"] * bool(return_max_logit), *["amax_o"] * bool(return_amax_o)]
         call = ArrayCall(self._tensors, scale, offsets, dropout, named_outputs(out, returned))
         args = call.args(library.ForwardArgs, q=q, k=k, v=v)
-        args.operands, args.operand_count = call.operands(self._operands, operands, optional=self._read_by_backward_alone())
+        specs = operands_as_given(self._operands, operands) if self._empty else self._operands
+        args.operands, args.operand_count = call.operands(specs, operands, optional=self._read_by_backward_alone())
         o = call.output(args, "o", "o", self._output_dtype("o", q))
         lse = call.output(args, "lse", "lse", np.float32) if return_lse or self._problem["stats"] else None
         max_logit = None
@@ -261,7 +270,8 @@ class Attention:
             raise InvalidArgumentError('return_amax_o: expected a problem with "amax_o": True, found one without')
         arrays = {"o": o, "lse": lse, "max_logit": max_logit, "amax_o": amax_o}
         results = o if len(returned) == 1 else tuple(arrays[name] for name in returned)
-        return PreparedCall(args, results, (call, arrays))
+        write = functools.partial(write_rows_without_keys, arrays, self._problem, operands) if self._empty else None
+        return PreparedCall(args, results, (call, arrays), write)
 
     def backward(
         self,
@@ -312,9 +322,7 @@ class Attention:
         """
         options = {"d_operands": d_operands, "scale": scale, "offsets": offsets, "dropout": dropout, "out": out}
         prepared = self._prepare_backward(q, k, v, o, lse, d_o, operands, **options)
-        with workspace_of(prepared.args, workspace, lambda: self.backward_workspace_bytes):
-            library.call("scoremod_attention_backward", self._handle, prepared.args)
-        return prepared.results
+        return self._run("backward", prepared, workspace)
 
     def _prepare_backward(self, q, k, v, o, lse, d_o, operands, *, d_operands, scale, offsets, dropout, out):
         """The PreparedCall of a backward with these arguments, which are checked."""
@@ -323,10 +331,20 @@ class Attention:
         dq, dk, dv, of_operands = (None,) * 4 if out is None else out
         call = ArrayCall(self._tensors, scale, offsets, dropout, {"dq": dq, "dk": dk, "dv": dv})
         args = call.args(library.BackwardArgs, q=q, k=k, v=v, o=o, lse=lse, d_o=d_o)
-        args.operands, args.operand_count = call.operands(self._operands, operands)
+        specs = operands_as_given(self._operands, operands) if self._empty else self._operands
+        args.operands, args.operand_count = call.operands(specs, operands)
         made = {role: call.output(args, f"d{role}", f"d{role}", self._output_dtype(f"d{role}", q)) for role in "qkv"}
-        gradients, args.d_operands, args.d_operand_count = call.operand_gradients(self._operands, operands, d_operands, of_operands)
-        return PreparedCall(args, Gradients(made["q"], made["k"], made["v"], gradients), call)
+        gradients, args.d_operands, args.d_operand_count = call.operand_gradients(specs, operands, d_operands, of_operands)
+        results = Gradients(made["q"], made["k"], made["v"], gradients)
+        return PreparedCall(args, results, call, functools.partial(write_zeros, results) if self._empty else None)
+
+    def _run(self, direction, prepared, workspace):
+        with workspace_of(prepared.args, workspace, lambda: self._workspace_bytes(direction)):
+            if prepared.write is None:
+                library.call(f"scoremod_attention_{direction}", self._handle, prepared.args)
+            else:
+                prepared.write()
+        return prepared.results
 
     def _output_dtype(self, name, q):
         """The dtype of this output's array."""
@@ -337,6 +355,8 @@ class Attention:
         return ("descale_d_o",) if is_factor else ()
 
     def _workspace_bytes(self, direction):
+        if self._empty:
+            return 0
         size = ctypes.c_size_t()
         library.call(f"scoremod_attention_{direction}_workspace_bytes", self._handle, ctypes.byref(size))
         return size.value

@@ -221,6 +221,10 @@ class RequestQueue:
 def _checked(attention):
     if not isinstance(attention, Attention):
         raise InvalidArgumentError(f"attention: expected a scoremod.Attention, found {type(attention).__name__}; OpenAttention.at() gives one")
+    if attention.is_empty:
+        raise InvalidArgumentError(
+            "attention: expected a problem with sizes of at least 1, found one with a size of 0, of which nothing runs; call its forward()"
+        )
     return attention
 
 

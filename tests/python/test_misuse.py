@@ -185,7 +185,7 @@ SLOPES = np.ones(2, np.float32)
         (dict(scale=float("inf")), ["scale", "inf"]),
         (dict(layout=None), ["layout None"]),
         (dict(layout="BSHH"), ["layout 'BSHH'"]),
-        (dict(q=np.ones((1, 0, 2, 4), np.float32)), ["seq_q", "found 0"]),
+        (dict(q=np.ones((1, 2, 2, 0), np.float32)), ["dim_qk", "found 0"]),
     ],
 )
 def test_one_call_says_what_is_wrong(inputs, change, words):
