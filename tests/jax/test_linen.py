@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import scoremod
-from scoremod.jax import flex_attention, zoo
+from scoremod.jax import flex_attention, nnx, zoo
 from scoremod.jax.linen import DotProductAttention, MultiHeadAttention
 from scoremod.jax.transformer_layer import TransformerLayer
 
@@ -162,3 +162,38 @@ def test_a_layer_drops_and_decodes():
         o, changed = decoder.apply({**variables, "cache": cache}, x[:, i : i + 1], mutable=["cache"])
         cache = changed["cache"]
         np.testing.assert_allclose(o[:, 0], whole[:, i], rtol=1e-5, atol=1e-5)
+
+
+FLOAT8_FACTORS = {"descale_q": 0.05, "descale_k": 0.06, "descale_v": jnp.float32(0.03)}
+
+
+@pytest.mark.parametrize("made", [lambda **fields: DotProductAttention(**fields).bind({}), lambda **fields: nnx.DotProductAttention(**fields)])
+def test_float8_arrays_have_factors_at_the_call(made):
+    """The outputs and gradients are those of flex_attention, and the output that of a dense attention of the numbers."""
+    rng = np.random.default_rng(0)
+    arrays = [jnp.asarray(rng.normal(0, 32, (B, S, H, D)), jnp.float32).astype(jnp.float8_e4m3fn) for _ in range(3)]
+    module = made(attn_mask_type="causal")
+    mask_mod = lambda b, h, i, j: i >= j  # noqa: E731
+    options = {**FLOAT8_FACTORS, "scale_dq": 3.0, "out_dtype": jnp.float32, "return_amax_o": True}
+    o, amax = module(*arrays, **options)
+    for found, want in zip((o, amax), flex_attention(*arrays, mask_mod=mask_mod, **options)):
+        np.testing.assert_array_equal(found, want)
+    numbers = [np.asarray(x, np.float32) * np.float32(factor) for x, factor in zip(arrays, FLOAT8_FACTORS.values())]
+    truth = dense.in_float64(lambda *x: dense.attention(*x, mask_mod=mask_mod), *map(jnp.asarray, numbers))
+    np.testing.assert_allclose(o, truth, rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(amax, np.abs(truth).max(), rtol=1e-5)
+    del options["return_amax_o"]
+    of_module, of_function = (
+        jax.vjp(lambda *x, f=f: f(*x, **options), *arrays)[1](jnp.ones_like(o)) for f in (module, lambda *x, **y: flex_attention(*x, mask_mod=mask_mod, **y))
+    )
+    for found, want in zip(of_module, of_function):
+        np.testing.assert_array_equal(np.asarray(found, np.float32), np.asarray(want, np.float32))
+
+
+def test_factors_are_refused_beside_wider_arrays_and_by_a_wrong_name():
+    q = jnp.ones((B, S, H, D))
+    module = DotProductAttention()
+    with pytest.raises(scoremod.InvalidArgumentError, match="descale_q: expected none beside a query of float32"):
+        module.apply({}, q, q, q, descale_q=1.0)
+    with pytest.raises(scoremod.InvalidArgumentError, match="descale_x"):
+        module.apply({}, q, q, q, descale_x=1.0)

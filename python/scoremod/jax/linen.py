@@ -87,10 +87,12 @@ class DotProductAttention(nn.Module):
         score_mod_tensors=None,
         score_mod_bprop_tensors=None,
         first_query=None,
+        **float8,
     ):
         """bias: [batch, heads, seq_q, seq_kv], of which sizes of 1 repeat. sequence_descriptor: a SequenceDescriptor. deterministic: whether
         there is no dropout. score_mod_tensors, score_mod_bprop_tensors: fused_attention's. first_query: the position of the first query among the
-        keys, as in decoding; no query then sees keys after its own."""
+        keys, as in decoding; no query then sees keys after its own. float8: flex_attention's arguments for FP8 arrays: descale_q, descale_k, descale_v,
+        scale_o, scale_dq, scale_dk, scale_dv, descale_d_o, out_dtype and return_amax_o, which returns (output, amax_o)."""
         drops = self.attention_dropout and not deterministic
         return module_attention(
             self,
@@ -106,6 +108,7 @@ class DotProductAttention(nn.Module):
             score_mod_tensors=score_mod_tensors,
             score_mod_bprop_tensors=score_mod_bprop_tensors,
             first_query=first_query,
+            **float8,
         )
 
 

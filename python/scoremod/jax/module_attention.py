@@ -5,11 +5,16 @@ import math
 
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.api import flex_attention
+from scoremod.jax.call import GRADIENT_FACTORS
 from scoremod.jax.decode_cache import at_positions
 from scoremod.jax.fused_attention import graph_modifier, score_sizes
 from scoremod.jax.named_masks import biased, named_mask
 from scoremod.jax.zoo import all_of
 from scoremod.sizes import sizes_of
+from scoremod.unknown_arguments import arguments_of, refuse
+
+# Arguments of flex_attention for FP8 arrays, which a module's call passes on.
+FLOAT8_ARGUMENTS = ("descale_q", "descale_k", "descale_v", "scale_o", *GRADIENT_FACTORS, "out_dtype", "return_amax_o")
 
 
 def module_attention(
@@ -27,9 +32,13 @@ def module_attention(
     score_mod_tensors=None,
     score_mod_bprop_tensors=None,
     first_query=None,
+    **float8,
 ):
     """fields: what has the fields of scoremod.jax.linen.DotProductAttention. sink_of: a function of the number of query heads, the learned
-    sink. dropout_key: drops weights; without it there is no dropout. The rest is that module's."""
+    sink. dropout_key: drops weights; without it there is no dropout. float8: FLOAT8_ARGUMENTS. The rest is that module's."""
+    unknown = [name for name in float8 if name not in FLOAT8_ARGUMENTS]
+    if unknown:
+        refuse("the module's call", unknown, [*arguments_of(module_attention)[6:], *FLOAT8_ARGUMENTS], {})
     query, key, value = unpacked(fields.layout, query, key, value)
     sizes = sizes_of(fields.layout, query, key, value)
     _check_sizes(fields, sizes)
@@ -63,6 +72,7 @@ def module_attention(
         backends=fields.backends,
         new_sizes=fields.new_sizes,
         fallback=fields.fallback,
+        **float8,
     )
 
 
