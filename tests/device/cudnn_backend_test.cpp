@@ -111,7 +111,7 @@ planner::TaskAnswer answer_of_planted(const compiler::CompiledProblem& problem, 
   request.backends = backends;
   request.max_workspace = std::size_t{8} << 30;
   verification::Trial trial(problem);
-  return planner::plan_task(problem, {direction}, request, trial);
+  return planner::plan_task(problem, {direction, true, {}}, request, trial);
 }
 
 /// cuDNN 9.19 reads a B,H,1,1 operand wrongly from the second row on, and says nothing.

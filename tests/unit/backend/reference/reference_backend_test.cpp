@@ -35,7 +35,7 @@ AttentionProblem small_problem(const std::string& program) {
 
 /// The derivative is written by hand, so that these tests stand apart from the compiler.
 compiler::CompiledProblem compiled(const AttentionProblem& problem, const std::string& derivative) {
-  return {problem, {problem.program, {}}, compiler::CompiledBackward{Program::parse(derivative), {}, {}}};
+  return {problem, {problem.program, {}}, compiler::CompiledBackward{Program::parse(derivative), {}, {}}, {}};
 }
 
 struct Outputs {
