@@ -17,6 +17,7 @@ def test_these_are_the_functions():
         "draw",
         "explain",
         "flex_attention",
+        "fused_attention",
         "merge",
         "register",
         "stripe",

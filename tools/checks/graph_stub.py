@@ -42,7 +42,7 @@ def method(name, function):
 
 
 def public(owner):
-    return [(name, each) for name, each in sorted(vars(owner).items()) if inspect.isfunction(each) and not name.startswith("_")]
+    return [(name, each) for name, each in inspect.getmembers(owner, inspect.isfunction) if not name.startswith("_")]
 
 
 def stub():

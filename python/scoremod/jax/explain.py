@@ -9,11 +9,12 @@ import jax
 from jax.typing import ArrayLike
 
 import scoremod
+from scoremod.callback_arguments import refuse_positions
 from scoremod.errors import UnsupportedError
 from scoremod.explanation import Explanation, Operand
 from scoremod.jax.api import ELSEWHERE, CallOptions, functions_without_fields, placed_of, tensors_without_fields, trace_call, traced_in_own_fields
 from scoremod.jax.call import dtype_of
-from scoremod.jax.fused_attention import PLACES, graph_modifier, refuse_positions, score_sizes
+from scoremod.jax.fused_attention import PLACES, graph_modifier, score_sizes
 from scoremod.jax.own_fields import ARRAYS, FIELDS
 from scoremod.jax.query_starts import started
 from scoremod.jax.selection import XLA, Selection, device_of, memory_of, platform_of, selected
@@ -77,7 +78,7 @@ def explain(
     placed, road, traced = placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length), "", None
     mask_mod, q_start = named(mask_mod, q_start)
     if q_start is not None:
-        refuse_positions(callbacks)
+        refuse_positions(bool(callbacks))
         score_mod, mask_mod = started(q_start, query, key, layout, placed, lengths, score_mod, mask_mod)
     if placed is not None or sink is not None:
         traced = traced_in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, CallOptions(), chosen_among, placed, lengths, sink)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax.extend import core
 from jax.typing import ArrayLike
 
-from scoremod.errors import InvalidArgumentError, WrongTypeError
+from scoremod.callback_arguments import AtLeast, check_callbacks, check_names, refuse_positions, shape_of_scores
+from scoremod.errors import InvalidArgumentError
 from scoremod.jax.api import flex_attention, placed_of
 from scoremod.jax.arrays import known_array
 from scoremod.jax.arrays import tensors as arrays_of
@@ -92,10 +93,6 @@ def fused_attention(
     return flex_attention(query, key, value, modifier, layout=layout, **options)
 
 
-class AtLeast(int):
-    """A length that a callback's array may exceed: that of the longest of several sequences."""
-
-
 def score_sizes(layout, query, key, value, options):
     """(batch, heads, seq_q, seq_kv) of the scores that a callback sees. options: flex_attention's, of which some say where sequences and pages are."""
     placed = placed_of(query, key, value, layout, **{name: options.get(name) for name in PLACES})
@@ -109,7 +106,7 @@ def score_sizes(layout, query, key, value, options):
 
 def graph_modifier(sizes, score_mod, score_mod_bprop=None, score_mod_tensors=None, score_mod_bprop_tensors=None, trust_bprop=False):
     """The score_mod of flex_attention that fused_attention's callbacks are, for scores of score_sizes(); None without one."""
-    _check_arguments(score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors)
+    check_callbacks(score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors)
     if trust_bprop and score_mod_bprop is None:
         raise InvalidArgumentError("trust_bprop requires score_mod_bprop; give it, or leave trust_bprop out")
     if score_mod is None:
@@ -172,44 +169,11 @@ def _backward_rule(jaxpr, arrays, upstream):
 _with_backward.defvjp(lambda jaxpr, value, score, arrays: (value, arrays), _backward_rule)
 
 
-def refuse_positions(has_callbacks):
-    """Raises InvalidArgumentError for callbacks of a call whose queries begin at a q_start: their tensors have a row for each query of the call."""
-    if has_callbacks:
-        raise InvalidArgumentError(
-            "q_start: expected none beside a callback that builds on a graph, whose tensors have a row for each query, found one; give a mask_mod of q_idx plus it"
-        )
-
-
-def _check_arguments(score_mod, score_mod_bprop, tensors, bprop_tensors):
-    others = {"score_mod_bprop": score_mod_bprop, "score_mod_tensors": tensors, "score_mod_bprop_tensors": bprop_tensors}
-    given = [name for name, value in others.items() if value is not None]
-    if score_mod is None and given:
-        raise InvalidArgumentError(f"{', '.join(given)} require score_mod; give it, or leave them out")
-    if bprop_tensors and score_mod_bprop is None:
-        raise InvalidArgumentError("score_mod_bprop_tensors require score_mod_bprop; give it, or leave them out")
-    for name, function in (("score_mod", score_mod), ("score_mod_bprop", score_mod_bprop)):
-        if function is not None and not callable(function):
-            raise WrongTypeError(f"{name}: expected a function, found {function!r}")
-
-
-def _fits(n, size):
-    return n == 1 or (n >= size if isinstance(size, AtLeast) else n == size)
-
-
 def _arrays(what, given, sizes):
     """name -> array of rank 4 or 0, of NumPy where the caller's value is known even while JAX traces."""
-    if given is not None and not isinstance(given, Mapping):
-        raise WrongTypeError(f"{what}: expected a mapping from names to arrays, found {given!r}")
+    check_names(what, given)
     arrays = {}
     for name, value in (given or {}).items():
-        if not isinstance(name, str):
-            raise WrongTypeError(f"{what}: expected names, found {name!r}")
         array = known_array(f"{what}['{name}']", value)
-        if array.ndim == 0:
-            arrays[name] = array
-            continue
-        shape = (1,) * (4 - array.ndim) + array.shape
-        if len(shape) != 4 or not all(map(_fits, shape, sizes)):
-            raise InvalidArgumentError(f"{what}['{name}']: expected a shape that broadcasts to {sizes}, found {array.shape}")
-        arrays[name] = array.reshape(shape)
+        arrays[name] = array.reshape(shape_of_scores(f"{what}['{name}']", array.shape, sizes))
     return arrays

@@ -10,32 +10,16 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from scoremod.errors import InvalidArgumentError, WrongTypeError
+from scoremod import callback_graph
+from scoremod.callback_samples import MASK_CONSTANT, MASK_LIKE, SAMPLES, drawn, first_difference, random_elements, text_of
+from scoremod.errors import InvalidArgumentError
 from scoremod.jax.custom_rules import has_custom_rule
 from scoremod.jax.fallbacks import warn_of_uncompared
-from scoremod.jax.graph import Graph, Tensor
+from scoremod.jax.graph import Graph
 from scoremod.jax.jaxprs import closed, inner_jaxprs, meaning_of
 
 # A callback may leave what it made on an object that threads share, for its backward to use.
 ONE_AT_A_TIME = threading.RLock()
-
-_SAMPLES = 256
-_TOLERANCE = 1e-3
-# Scores so low have no weight, or stand for a mask. A constant so low stands for one from _MASK_CONSTANT on: 1e4 is the usual one in float16.
-_MASK_LIKE = -(2.0**15)
-_MASK_CONSTANT = -(2.0**10)
-
-
-class _Tensors(dict):
-    """A callback's tensors by name."""
-
-    def __init__(self, what, tensors):
-        super().__init__(tensors)
-        self._what = what
-
-    def __missing__(self, name):
-        known = ", ".join(map(repr, self)) or "none"
-        raise InvalidArgumentError(f"{self._what}: expected a tensor among {self._what}_tensors ({known}), found {name!r}; add it there")
 
 
 def element(array, indices):
@@ -52,11 +36,7 @@ def _places(array, indices):
 
 def call_back(callback, name, score, elements, indices, graph=None):
     """The Tensor that a callback makes of a score. elements: name -> number."""
-    tensors = _Tensors(name, {each: Tensor(value) for each, value in elements.items()})
-    result = callback(graph or Graph(indices), Tensor(score), tensors)
-    if not isinstance(result, Tensor):
-        raise WrongTypeError(f"{name}: expected it to return a tensor of the graph, found {result!r}")
-    return result.value
+    return callback_graph.call_back(callback, name, score, elements, graph or Graph(indices))
 
 
 def check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, sizes):
@@ -64,9 +44,7 @@ def check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, siz
     known. Warns where they can't be compared.
 
     same: the names of those tensors of the backward that are tensors of the forward -> the name there, or None."""
-    random = np.random.default_rng(0)
-    scores, upstream = (random.normal(0, scale, _SAMPLES).astype(np.float32) for scale in (4, 1))
-    places = tuple(random.integers(0, size, _SAMPLES).astype(np.int32) for size in sizes)
+    scores, upstream, places = drawn(sizes)
     elements = {name: _elements(array, places) for name, array in tensors.items()}
     unknown = {name: _random_elements(name, tensors[name].dtype) for name, known in elements.items() if known is None}
     elements |= unknown
@@ -90,11 +68,8 @@ def check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, siz
     comparison = _Comparison(jaxpr, arguments)
     found = (_first_difference if comparison.is_known else _first_difference.__wrapped__)(comparison)
     if found is not None:
-        i, derived, given, count = found
-        raise InvalidArgumentError(
-            f"score_mod_bprop: expected the derivative of score_mod, {derived} at score {scores[i]} for d score {upstream[i]}, found "
-            f"{given} ({count} of {_SAMPLES} samples differ); leave it out to have it derived, or give trust_bprop=True where it is to differ"
-        )
+        remedy = "leave it out to have it derived, or give trust_bprop=True where it is to differ"
+        raise InvalidArgumentError(text_of(found, scores, upstream, remedy))
 
 
 def _has_rules(jaxpr):
@@ -135,18 +110,13 @@ class _Comparison:
 
         value, pull_back, given = jax.vjp(both, score, has_aux=True)
         derived = pull_back(d_score)[0]
-        kept = (value > _MASK_LIKE) & ~((value <= _MASK_CONSTANT) & (derived == 0))
+        kept = (value > MASK_LIKE) & ~((value <= MASK_CONSTANT) & (derived == 0))
         return jnp.where(kept, derived, 0), jnp.where(kept, given, 0)
 
 
 @functools.lru_cache(maxsize=256)
 def _first_difference(comparison):
-    """(sample, derived, given, how many differ) of the first sample where the derivatives differ; None if none does."""
-    derived, given = comparison.results()
-    with np.errstate(invalid="ignore"):  # of inf - inf
-        close = np.abs(derived - given) <= _TOLERANCE * np.maximum(1, np.abs(derived))
-    wrong = np.flatnonzero(~(close | (derived == given) | (np.isnan(derived) & np.isnan(given))))
-    return (wrong[0], derived[wrong[0]], given[wrong[0]], wrong.size) if wrong.size else None
+    return first_difference(*comparison.results())
 
 
 def _elements(array, places):
@@ -154,10 +124,8 @@ def _elements(array, places):
     if isinstance(array, jax.core.Tracer):
         return None
     with jax.core.eval_context():
-        return np.broadcast_to(np.asarray(array[tuple(_places(array, places))] if array.ndim else array), (_SAMPLES,))
+        return np.broadcast_to(np.asarray(array[tuple(_places(array, places))] if array.ndim else array), (SAMPLES,))
 
 
 def _random_elements(name, dtype):
-    random = np.random.default_rng(list(name.encode()))
-    numbers = random.uniform(0.5, 2, _SAMPLES) if jnp.issubdtype(dtype, jnp.floating) else random.integers(0, 2, _SAMPLES)
-    return numbers.astype(dtype)
+    return random_elements(name, jnp.issubdtype(dtype, jnp.floating)).astype(dtype)

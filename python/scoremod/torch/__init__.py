@@ -18,6 +18,7 @@ from scoremod.torch.api import flex_attention
 from scoremod.torch.context_parallel import context_parallel_attention
 from scoremod.torch.explain import draw, explain, support
 from scoremod.torch.flash_registration import register
+from scoremod.torch.fused_attention import fused_attention
 from scoremod.torch.merged import merge
 from scoremod.torch.page_append import append_to_pages
 from scoremod.torch.stripes import stripe, unstripe
@@ -37,6 +38,7 @@ __all__ = [
     "draw",
     "explain",
     "flex_attention",
+    "fused_attention",
     "merge",
     "noop_mask",
     "or_masks",

@@ -20,6 +20,7 @@ from scoremod.torch.dtensors import is_sharded
 from scoremod.torch.function_texts import Item, reading_of
 from scoremod.torch.open_numbers import OpenNumber
 from scoremod.torch.pure_functions import is_pure, is_seen
+from scoremod.torch.recorded_graph import RecordedFunction
 
 _PLAIN = {int, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, type(Ellipsis)}
 # Stands before a float's text in a key, and nowhere else.
@@ -115,6 +116,9 @@ def _read_other(value, kind, key, tensors, depth):
         _read_function(value.__func__, key, tensors, depth + 1, {value.__func__.__code__.co_varnames[0]: value.__self__})
     elif isinstance(value, np.generic):
         key += (kind, value.tobytes())
+    elif kind is RecordedFunction:
+        key += (kind, value.recording)
+        _read_items(value.tensors, dict, key, tensors, depth)
     elif is_sharded(value):
         key += (kind, value.placements, _number_in(tensors, value))
     elif isinstance(value, (types.BuiltinFunctionType, type, enum.Enum)):
