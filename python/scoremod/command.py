@@ -12,7 +12,7 @@ from scoremod.attention import Attention
 from scoremod.drawing import draw
 from scoremod.errors import BugError, EnvironmentError, Error, InvalidArgumentError
 from scoremod.library import load
-from scoremod.pages import SITE, address, text, topics
+from scoremod.pages import command_for, mentions, names_of, text, topics
 from scoremod.scores import float_array
 
 _EXIT_CODES = {InvalidArgumentError: 2, EnvironmentError: 4, BugError: 5}  # as of the compiled command
@@ -30,15 +30,15 @@ def main(arguments=None):
     for name, does in compiled_command.COMMANDS.items():
         commands.add_parser(name, help=does)
     drawing = commands.add_parser("draw", help="the tiles of a mask, and what becomes of scores")
-    drawing.add_argument("problem", help=f"a problem file ({address('reference/problem')}), or - for the standard input")
+    drawing.add_argument("problem", help=f"a problem file ({command_for('reference/problem')}), or - for the standard input")
     drawing.add_argument("-o", "--output", required=True, help="the picture: .png, .svg or .pdf")
     for name in ("batch", "head"):
         drawing.add_argument(f"--{name}", type=int, default=0)
     drawing.add_argument("--tile", type=int, help="the side of the mask's tiles")
     for name in ("queries", "keys"):
         drawing.add_argument(f"--{name}", type=_range, metavar="FIRST,COUNT", help=f"the {name} that are drawn; all without it")
-    reading = commands.add_parser("docs", help="prints a page of the documentation; without a topic their list", description=f"The site has them, too: {SITE}")
-    reading.add_argument("topic", nargs="?", help="a page's name, such as torch or reference/problem")
+    reading = commands.add_parser("docs", help="prints a page of the documentation, or the lines that have an id or words; without a topic their list")
+    reading.add_argument("topic", nargs="?", help="a page's name, such as torch or reference/problem; or an id, such as no_device, or words of a message")
     looking = commands.add_parser("doctor", help="what scoremod finds on this machine, and what would run a causal call")
     looking.add_argument("--static", action="store_true", help="build and try nothing on the device")
     options = parser.parse_args(arguments)
@@ -52,7 +52,7 @@ def main(arguments=None):
             print(diagnosis.report("static" if options.static else "verified"))
             return 0
         if options.command == "docs":
-            print("\n".join(topics()) if options.topic is None else text(options.topic), end="\n" if options.topic is None else "")
+            print(_documentation(options.topic), end="")
             return 0
         problem, folder = _read(options.problem)
         arrays = operand_arrays(problem, folder)
@@ -70,6 +70,14 @@ def main(arguments=None):
         print(f"scoremod: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _documentation(topic):
+    """The list of all pages, a page, or the lines that have the topic's words."""
+    if topic is None:
+        return "".join(f"{name}\n" for name in topics())
+    lines = "" if names_of(topic) or len(topic) < 4 else "".join(f"{name}: {line}\n" for name, line in mentions(topic))
+    return lines or text(topic)
 
 
 def _range(text):

@@ -30,7 +30,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"scoremod: expected the compiled command at one of {looked}; found none. A wheel has it where CLI11 was found when it was built "
               "(apt-get install libcli11-dev): build the wheel anew, or run ./dev build in a checkout", file=sys.stderr)  # fmt: skip
         return _NOT_HERE
-    folders = _library_folders()
+    folders = library_folders()
     environment = {**os.environ, **({"LD_LIBRARY_PATH": os.pathsep.join(folders)} if folders else {})}
     return subprocess.run([command, *arguments], env=environment).returncode
 
@@ -44,7 +44,7 @@ def _places() -> list[Path]:
     return places + [package.parents[1] / "build" / preset / "bin" / "scoremod" for preset in ("release", "dev")]
 
 
-def _library_folders() -> list[str]:
+def library_folders() -> list[str]:
     """The loader's folders, and those of cuDNN and NVRTC where they are packages of this Python."""
     folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
     nvidia = importlib.util.find_spec("nvidia")

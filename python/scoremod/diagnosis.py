@@ -4,12 +4,14 @@ import ctypes
 import importlib.metadata
 import os
 import platform
+from pathlib import Path
 from typing import Any
 
 from scoremod import cache, library
 from scoremod.attention import Attention, support
+from scoremod.compiled_command import library_folders
 from scoremod.errors import Error
-from scoremod.pages import address, text
+from scoremod.pages import command_for, text, with_commands
 
 # The call that most people begin with.
 _CAUSAL = "value = score\nkeep = kv_idx <= q_idx"
@@ -17,6 +19,8 @@ _PROBLEM = {"batch": 2, "heads_q": 8, "heads_kv": 8, "seq_q": 1024, "seq_kv": 10
 _DTYPES = {"host": "f32", "cuda": "bf16"}
 # Distributions of PyPI whose libraries or functions scoremod uses where they are installed.
 _PACKAGES = ("numpy", "torch", "jax", "transformers", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
+# Libraries that a GPU's backends open beside the driver: the names that the loader may know them by, as in src/backend.
+_LIBRARIES = {"CUDA runtime": ("libcudart.so.13", "libcudart.so.12"), "cuDNN": ("libcudnn.so.9",), "NVRTC": ("libnvrtc.so.13", "libnvrtc.so.12")}
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
 
@@ -33,7 +37,7 @@ def report(level: str = "verified") -> str:
     str
         Lines of a name and what was found; for each memory the backend that would run a causal call, and why each other one would not.
     """
-    lines = [f"{name}: {found}" for name, found in (*_installed(), *_gpu(), *_settings())]
+    lines = [f"{name}: {found}" for name, found in (*_installed(), *_gpu(), *_gpu_libraries(), *_settings())]
     if _loaded()[0] is None:
         return "\n".join(lines)
     for memory, dtype in _DTYPES.items():
@@ -90,6 +94,26 @@ def _device(driver: ctypes.CDLL, number: int) -> str:
     return f"{name.value.decode()}, compute capability {'.'.join(capability)}"
 
 
+def _gpu_libraries() -> list[tuple[str, str]]:
+    return [(library, _loader_finds(names)) for library, names in _LIBRARIES.items()]
+
+
+def _loader_finds(names: tuple[str, ...]) -> str:
+    """The library of these names that this process opens; where it opens none, one that a package of this Python has."""
+    reasons = []
+    for name in names:
+        try:
+            ctypes.CDLL(name)
+        except OSError as error:
+            reasons.append(str(error))
+        else:
+            return name
+    packaged = [place for folder in library_folders() for name in names if (place := Path(folder) / name).is_file()]
+    if packaged:
+        return f"{packaged[0]}, found where PyTorch or JAX has loaded it, or LD_LIBRARY_PATH names its folder"
+    return f"not found ({'; '.join(reasons)}); {command_for('guide/gpus')} says how to install it"
+
+
 def _settings() -> list[tuple[str, str]]:
     found = []
     if _loaded()[0] is not None:
@@ -97,7 +121,7 @@ def _settings() -> list[tuple[str, str]]:
     page = text("reference/environment")
     for name in sorted(name for name in os.environ if name.startswith("SCOREMOD_") or name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")):
         is_read = not name.startswith("SCOREMOD_") or f"`{name}`" in page
-        found.append((name, os.environ[name] if is_read else f"{os.environ[name]} (scoremod reads no such variable: {address('reference/environment')})"))
+        found.append((name, os.environ[name] if is_read else f"{os.environ[name]} (scoremod reads no such variable: {command_for('reference/environment')})"))
     return found
 
 
@@ -116,5 +140,6 @@ def _answers(problem: dict[str, Any], memory: str, level: str) -> list[str]:
         except Error as error:
             lines.append(f"  but a call raises: {error}")
     for answer in answers:
-        lines += [f"  {answer['backend']}: {reason}" for reason in answer["reasons"]]
-    return lines
+        lines += [f"  {answer['backend']}: {with_commands(reason)}" for reason in answer["reasons"]]
+    ids = sorted({refusal["id"] for answer in answers for refusal in answer["refusals"]})
+    return lines + [f"  ids of these reasons: {', '.join(ids)} ({command_for('reference/unsupported_reasons')} explains them)"] * bool(ids)

@@ -7,6 +7,7 @@ from ctypes import POINTER, c_char_p, c_float, c_int32, c_size_t, c_uint64, c_vo
 from pathlib import Path
 
 from scoremod.errors import BY_STATUS, BugError, EnvironmentError
+from scoremod.pages import with_commands
 
 FILE_NAME = "libscoremod.so"
 SONAME = "libscoremod.so.0"
@@ -176,7 +177,7 @@ def load():
         looked = ", ".join(str(place) for place in places)
         raise EnvironmentError(
             f"expected {FILE_NAME} of this version of scoremod at one of {looked}, or known to the system's loader as "
-            f"{SONAME}; found: {error}. Run ./dev build, or set SCOREMOD_LIBRARY to the file"
+            f"{SONAME}; found: {error}. Install the wheel anew, or run ./dev build in a checkout, or set SCOREMOD_LIBRARY to the file"
         ) from None
     return library
 
@@ -203,7 +204,7 @@ def raise_error(name, status, message):
     """Raises what a function of the C interface reported, if it is an error, and frees the message."""
     text = take_text(message)
     if status != 0:
-        raise BY_STATUS.get(status, BugError)(text or f"{name} failed with status {status} and had no memory for a message")
+        raise BY_STATUS.get(status, BugError)(with_commands(text) or f"{name} failed with status {status} and had no memory for a message")
 
 
 @functools.cache

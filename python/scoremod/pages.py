@@ -1,18 +1,23 @@
-"""The pages of docs/: where they are on the network, and the copies that the package carries."""
+"""The pages of docs/, of which the package carries copies, and how messages name them."""
 
 import difflib
+import re
 from pathlib import Path
 
 from scoremod.errors import InvalidArgumentError
 
-# The site of these pages. There is none yet; ./dev docs builds it, and src/base/pages.hpp says the same in C++.
+# How the library's messages begin a page's address (src/base/pages.hpp). There is no such site yet; ./dev docs builds it.
 SITE = "https://scoremod.invalid/docs/"
 
 
-def address(topic):
-    """A page's address on the network: address("reference/problem#sizes"). Messages name pages so."""
-    path, _, heading = topic.partition("#")
-    return f"{SITE}{path}/" + (f"#{heading}" if heading else "")
+def command_for(topic):
+    """The command that prints a page: command_for("reference/problem"). Messages name pages so, for it works wherever the package does."""
+    return f"`scoremod docs {topic}`"
+
+
+def with_commands(message):
+    """A message of the library, with the commands that print pages in the place of their addresses."""
+    return re.sub(re.escape(SITE) + r"([\w/]*\w)/?", lambda address: command_for(address[1]), message)
 
 
 def folder():
@@ -27,15 +32,31 @@ def topics():
     return {page.relative_to(folder()).with_suffix("").as_posix(): page for page in found}
 
 
+def names_of(topic):
+    """The pages that a topic may mean: a page's name with or without its folder, or its address, as in "guide/torch" and "torch"."""
+    named = _plain(topic)
+    return [name for name in topics() if named in (name, name.split("/")[-1])] or [name for name in topics() if named.replace(" ", "_") == name.split("/")[-1]]
+
+
+def _plain(topic):
+    return topic.removeprefix(SITE).partition("#")[0].strip("/").removesuffix(".md")
+
+
 def text(topic):
-    """A page's Markdown. A topic is a page's name with or without its folder: "guide/torch", "torch"."""
-    pages = topics()
-    named = topic.removesuffix(".md").strip("/")
-    found = [name for name in pages if named in (name, name.split("/")[-1])] or [name for name in pages if named.replace(" ", "_") == name.split("/")[-1]]
+    """The Markdown of the page that a topic means. Raises InvalidArgumentError where it is none, or several."""
+    found, pages = names_of(topic), topics()
     if len(found) == 1:
         return pages[found[0]].read_text(encoding="utf-8")
     if found:
         raise InvalidArgumentError(f"docs: expected one page, found {', '.join(found)} by {topic!r}; give it with its folder")
-    near = difflib.get_close_matches(named.split("/")[-1], [name.split("/")[-1] for name in pages], 1)
+    near = difflib.get_close_matches(_plain(topic).split("/")[-1], [name.split("/")[-1] for name in pages], 1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise InvalidArgumentError(f"docs: expected one of {', '.join(pages)}; found {topic!r}{hint}")
+
+
+def mentions(words):
+    """(topic, line) of the guide and the reference, for each line that has these words: ids of reasons, parts of messages, names of arguments."""
+    looked = words.casefold()
+    for name, page in topics().items():
+        if not name.startswith("internals/"):
+            yield from ((name, line) for line in page.read_text(encoding="utf-8").splitlines() if looked in line.casefold())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import scoremod
-from scoremod import compiled_command
+from scoremod import compiled_command, diagnosis
 from scoremod.command import main
 
 PACKAGE = str(Path(scoremod.__file__).resolve().parents[1])
@@ -39,7 +39,7 @@ def test_packages_of_nvidia_are_among_the_loaders_folders(monkeypatch, tmp_path)
     (tmp_path / "nvidia" / "cudnn" / "lib").mkdir(parents=True)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
-    folders = compiled_command._library_folders()
+    folders = compiled_command.library_folders()
     assert folders[0] == "/mine" and str(tmp_path / "nvidia" / "cudnn" / "lib") in folders
 
 
@@ -48,12 +48,31 @@ def test_the_doctor_says_what_runs_and_why_not_the_others(arguments, capsys, mon
     monkeypatch.setenv("SCOREMOD_BACKENDS", "-reference")
     assert main(["doctor", *arguments]) == 0
     said = capsys.readouterr().out
-    for part in (f"scoremod: {scoremod.version()}, ", "numpy: ", "CUDA driver: ", "plans are kept in: ", "SCOREMOD_BACKENDS: -reference"):
+    for part in (
+        f"scoremod: {scoremod.version()}, ",
+        "numpy: ",
+        "CUDA driver: ",
+        "CUDA runtime: ",
+        "cuDNN: ",
+        "NVRTC: ",
+        "plans are kept in: ",
+        "SCOREMOD_BACKENDS: -reference",
+    ):
         assert part in said
     host, cuda = said.split("\n\n")[1:]
     assert "tensors in host memory:\n  runs on cpu" in host
     if not Path("/dev/nvidia0").exists():
         assert "runs on none of them" in cuda or "no backend" in cuda
+        assert "no_device" in cuda.partition("ids of these reasons: ")[2] or "no backend" in cuda
+
+
+def test_the_doctor_names_libraries_that_only_packages_have(monkeypatch, tmp_path):
+    monkeypatch.setattr(diagnosis, "_LIBRARIES", {"cuDNN": ("libno_such_library.so.9",), "C": ("libno_such_c.so", "libc.so.6")})
+    cudnn, c = diagnosis._gpu_libraries()
+    assert c == ("C", "libc.so.6") and cudnn[0] == "cuDNN" and "`scoremod docs guide/gpus` says how" in cudnn[1]
+    (tmp_path / "libno_such_library.so.9").touch()
+    monkeypatch.setattr(diagnosis, "library_folders", lambda: [str(tmp_path)])
+    assert diagnosis._gpu_libraries()[0][1].startswith(f"{tmp_path / 'libno_such_library.so.9'}, found where PyTorch or JAX has loaded it")
 
 
 def test_the_doctor_names_settings_that_make_no_sense(monkeypatch, capsys):

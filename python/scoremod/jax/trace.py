@@ -21,7 +21,7 @@ from scoremod.jax.operands import OPERAND_TYPES, VIEW_RULES, Operands, index_vec
 from scoremod.jax.own_derivatives import with_own_derivative
 from scoremod.jax.primitives import EXACT_ON_NARROW, PROGRAM_TYPES, RULES
 from scoremod.jax.shard_casts import equation_without_casts, is_cast
-from scoremod.pages import address
+from scoremod.pages import command_for
 from scoremod.program import AXES, MAX_TABLE_RANK, Builder
 from scoremod.program_forms import select_case
 from scoremod.user_functions import check_callable, name_of
@@ -324,7 +324,7 @@ class Tracer:
 
     def _refuse(self, equation, where, why):
         raise UnsupportedError(
-            f"{self._name}: '{equation.primitive.name}' at {where} {why}. Write it with the scalar operations of {address('guide/functions')}, or "
+            f"{self._name}: '{equation.primitive.name}' at {where} {why}. Write it with the scalar operations of {command_for('guide/functions')}, or "
             'run the function on XLA with backend="xla"'
         )
 

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 import scoremod
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.operand_reads import OperandReads
-from scoremod.pages import address
+from scoremod.pages import command_for
 from scoremod.program import AXES, MAX_TABLE_RANK, Builder
 from scoremod.torch.asked_sizes import AskedExtents, expression_of
 from scoremod.torch.aten_operands import NoNode, Operands
@@ -459,7 +459,7 @@ class Tracer:
         )
 
     def _refuse(self, name, why):
-        raise UnsupportedError(f"{self._name}: '{name}' at {_line()} {why}. {address('guide/functions')} says what score functions can be made of")
+        raise UnsupportedError(f"{self._name}: '{name}' at {_line()} {why}. {command_for('guide/functions')} says what score functions can be made of")
 
     def _why_not(self, function, inputs, result):
         if _takes_bits(function):
