@@ -46,8 +46,8 @@ class Derived {
  public:
   Derived() = default;
   Derived(const Derived&) {}
-  Derived& operator=(const Derived&) {
-    values_.reset();
+  Derived& operator=(const Derived& other) {
+    if (this != &other) values_.reset();
     return *this;
   }
   Derived(Derived&&) = default;

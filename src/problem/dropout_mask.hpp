@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 
 #include "base/philox.hpp"
@@ -19,7 +20,7 @@ class DropoutMask {
 
   /// probability in [0, 1), of being dropped; to the nearest multiple of 2^-32.
   DropoutMask(float probability, Key key)
-      : threshold_(static_cast<std::uint32_t>(static_cast<double>(probability) * 0x1p32 + 0.5)),
+      : threshold_(static_cast<std::uint32_t>(std::llround(static_cast<double>(probability) * 0x1p32))),
         factor_(1 / (1 - static_cast<double>(probability))),
         key_(key) {}
   DropoutMask(float probability, std::uint64_t seed, std::uint64_t offset)

@@ -18,7 +18,7 @@ std::int64_t quarter(std::int64_t size) {
   const auto bits = static_cast<std::uint64_t>(size);
   const int width = std::bit_width(bits);
   if (width < 3) return size;
-  return 4 * width + static_cast<std::int64_t>((bits >> (width - 3)) & 3);
+  return std::int64_t{4} * width + static_cast<std::int64_t>((bits >> (width - 3)) & 3);
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Lets a compiler check the public headers, and C++ sources in random order, as many as a limited time allows. It makes nothing of them.
+"""Lets a compiler check the public headers, and as many C++ sources as a limited time allows. It makes nothing of them.
 
 usage: clang_syntax.py COMPILE_COMMANDS SECONDS [--seed N] [--jobs N]
 
 COMPILE_COMMANDS is the compile_commands.json of a build that was configured with the compiler. The public headers come first, all of them; then
-SECONDS are for the sources of src. It prints the seed, by which the order comes again, and what the compiler says of each file with an error. The exit
-code is 1 then.
+SECONDS are for the sources of src: those that git's last commits changed come before the others (recent_first.py). It prints the seed, by which the
+order comes again, and what the compiler says of each file with an error. The exit code is 1 then.
 """
 
 import argparse
@@ -18,6 +18,8 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from recent_first import recent_first
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,10 +54,11 @@ def main():
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
-    sources = sorted(commands_of(options.commands))
-    if not sources:
+    commands = {each[0]: each for each in commands_of(options.commands)}
+    if not commands:
         sys.exit(f"expected sources of src in {options.commands}, found none")
-    random.Random(options.seed).shuffle(sources)
+    ordered, recent = recent_first(commands, ROOT, options.seed)
+    sources = [commands[each] for each in ordered]
     compiler = sources[0][2][0]
     first = list(headers(compiler))
     with ThreadPoolExecutor(options.jobs) as threads:
@@ -65,7 +68,8 @@ def main():
     checked, failed = [each for each in complaints if each is not None], list(filter(None, complaints))
     print("\n".join(failed))
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    print(f"{version}: {len(first)} headers and {len(checked) - len(first)} of {len(sources)} sources, seed {options.seed}, {len(failed)} with errors")
+    count = f"{len(first)} headers and {len(checked) - len(first)} of {len(sources)} sources, {recent} of which changed lately"
+    print(f"{version}: {count}, seed {options.seed}, {len(failed)} with errors")
     return 1 if failed else 0
 
 
