@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from scoremod import library
 from scoremod.array_call import ArrayCall, DropoutState, Offsets, named_outputs
@@ -26,10 +26,10 @@ from scoremod.workspace import Workspace, workspace_of
 class Gradients(NamedTuple):
     """The gradients that Attention.backward returns, and takes as `out`. Each array has its tensor's layout."""
 
-    dq: np.ndarray | None
-    dk: np.ndarray | None
-    dv: np.ndarray | None
-    d_operands: Mapping[str, np.ndarray | None] | None
+    dq: NDArray[Any] | None
+    dk: NDArray[Any] | None
+    dv: NDArray[Any] | None
+    d_operands: Mapping[str, NDArray[Any] | None] | None
 
 
 class PreparedCall(NamedTuple):
@@ -123,7 +123,7 @@ class Attention:
         """empty: the sizes that are 0, for which the handle's problem has 1."""
         self._handle, self._destroy, self._empty = handle, library.load().scoremod_attention_destroy, empty
 
-    def __del__(self, _is_finalizing=sys.is_finalizing):
+    def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At exit daemon threads may still be in calls: nothing is freed under them then, and the system takes all of it.
         if not _is_finalizing() and "_destroy" in self.__dict__:
             self._destroy(self._handle)
@@ -144,7 +144,7 @@ class Attention:
     def _operands(self):
         return operand_specs(self._problem)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         # A copy, or what a pickle is made into, has a handle of its own: two objects must not free one.
         text, *options = self._arguments
         return _compile_again, (json.dumps(self._problem) if text is None else text, *options)
@@ -204,7 +204,7 @@ class Attention:
         scale: float | None = None,
         offsets: Offsets | tuple[int, ...] = Offsets(),
         dropout: DropoutState | tuple[int, ...] = DropoutState(),
-        out: np.ndarray | tuple[np.ndarray | None, ...] | None = None,
+        out: NDArray[Any] | tuple[NDArray[Any] | None, ...] | None = None,
         workspace: Workspace | None = None,
     ) -> Any:
         """Runs the forward pass.

@@ -28,7 +28,7 @@ class Explanation:
     road: str = ""  # where there are sequences, pages or a sink: what they are of the problem
     why_not_kept: str = ""  # what the functions do that has them traced at each call; nothing where a trace is kept
     # compiled's map of the mask -> the same with what operands hold, which takes up to seconds; None where that isn't known.
-    decide: Callable | None = dataclasses.field(default=None, repr=False, compare=False)
+    decide: Callable[[dict[str, Any]], dict[str, Any]] | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         lines = [self.program, ""]

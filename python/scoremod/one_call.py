@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scoremod.arguments import finite, mapping
 from scoremod.attention import Attention
@@ -16,18 +17,18 @@ from scoremod.workspace import Workspace
 
 
 def attention(
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
+    q: NDArray[Any],
+    k: NDArray[Any],
+    v: NDArray[Any],
     *,
     score_mod: str = "score",
     mask_mod: str | None = None,
-    operands: Mapping[str, tuple[str, np.ndarray]] | None = None,
+    operands: Mapping[str, tuple[str, NDArray[Any]]] | None = None,
     layout: Layout = "BSHD",
     scale: float | None = None,
     backend: str | None = None,
     return_lse: bool = False,
-    out: np.ndarray | tuple[np.ndarray | None, ...] | None = None,
+    out: NDArray[Any] | tuple[NDArray[Any] | None, ...] | None = None,
     workspace: Workspace | None = None,
     **unknown: Any,
 ) -> Any:

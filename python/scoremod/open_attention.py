@@ -5,7 +5,7 @@ import functools
 import struct
 import sys
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import addressof, c_int64, c_size_t, c_void_p
 
 from scoremod import library
@@ -173,7 +173,7 @@ class Handle:
     def __init__(self, value: int) -> None:
         self._value, self._destroy = value, _destroy()
 
-    def __del__(self, _is_finalizing=sys.is_finalizing):
+    def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not _is_finalizing():  # as in Attention
             self._destroy(self._value)
 

@@ -9,12 +9,12 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from scoremod import library
 from scoremod.array_call import DropoutState, Offsets
@@ -22,7 +22,7 @@ from scoremod.attention import Attention, Gradients
 from scoremod.errors import BY_STATUS, BugError, Error, InvalidArgumentError
 
 
-class Reply(Future):
+class Reply(Future[Any]):
     """The result of a queued call. `result()` waits for it, and so does `await` where asyncio runs. It can't be cancelled."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class RequestQueue:
         self._destroy = library.load().scoremod_request_queue_destroy
         _queues.add(self)
 
-    def __del__(self, _is_finalizing=sys.is_finalizing, _getpid=os.getpid):
+    def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing, _getpid: Callable[[], int] = os.getpid) -> None:
         if "_destroy" not in self.__dict__ or _is_finalizing() or _getpid() != self._process:
             return  # a child of fork() has none of the queue's threads
         if getattr(_this_thread, "replies", False):
@@ -128,7 +128,7 @@ class RequestQueue:
         scale: float | None = None,
         offsets: Offsets | tuple[int, ...] = Offsets(),
         dropout: DropoutState | tuple[int, ...] = DropoutState(),
-        out: np.ndarray | tuple[np.ndarray | None, ...] | None = None,
+        out: NDArray[Any] | tuple[NDArray[Any] | None, ...] | None = None,
     ) -> Reply:
         """Submits a forward pass.
 

@@ -1,8 +1,10 @@
 """Scratch memory that calls share one after the other."""
 
+from __future__ import annotations
+
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import numpy as np
 
@@ -23,7 +25,7 @@ class Workspace:
     def __repr__(self) -> str:
         return f"<scoremod.Workspace of {self.nbytes} bytes>"
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[Workspace], tuple[()]]:
         # Its contents mean nothing to another process.
         return Workspace, ()
 
@@ -33,7 +35,7 @@ class Workspace:
         return self._memory.nbytes
 
     @contextlib.contextmanager
-    def taken(self, needed: int) -> Iterator[Buffer]:
+    def taken(self, needed: int) -> Generator[Buffer]:
         """A Buffer of so many bytes, which nobody else gets meanwhile."""
         if not self._in_use.acquire(blocking=False):
             raise InvalidArgumentError(

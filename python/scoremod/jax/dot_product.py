@@ -1,5 +1,7 @@
 """jax.nn.dot_product_attention's arguments and results, run by scoremod."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax

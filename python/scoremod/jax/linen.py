@@ -9,19 +9,25 @@ A function given at the call takes the place of the module's; it may capture par
             return MultiHeadAttention(num_heads=8)(x, score_mod=zoo.alibi(slopes), mask_mod=zoo.causal())
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
+from numpy.typing import NDArray
 
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.decode_cache import appended, within_length
 from scoremod.jax.module_attention import module_attention, refuse_deterministic
 from scoremod.jax.named_masks import SequenceDescriptor as SequenceDescriptor
 from scoremod.jax.other_fields import takes_other_fields
+from scoremod.signatures import Modifier
 
-ScoreMod = Callable | None
+ScoreMod = Modifier | None
+# Inputs whose last dimension is the features.
+Array = jax.Array | NDArray[Any]
 
 
 @takes_other_fields
@@ -68,27 +74,27 @@ class DotProductAttention(nn.Module):
     num_kv_heads: int | None = None
     head_dim: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         refuse_deterministic(self.deterministic)
         super().__post_init__()
 
     @nn.compact
     def __call__(
         self,
-        query,
-        key=None,
-        value=None,
+        query: ArrayLike,
+        key: ArrayLike | None = None,
+        value: ArrayLike | None = None,
         *,
-        score_mod=None,
-        mask_mod=None,
-        bias=None,
-        sequence_descriptor=None,
-        deterministic=True,
-        score_mod_tensors=None,
-        score_mod_bprop_tensors=None,
-        first_query=None,
-        **float8,
-    ):
+        score_mod: ScoreMod = None,
+        mask_mod: ScoreMod = None,
+        bias: ArrayLike | None = None,
+        sequence_descriptor: SequenceDescriptor | None = None,
+        deterministic: bool = True,
+        score_mod_tensors: Mapping[str, ArrayLike] | None = None,
+        score_mod_bprop_tensors: Mapping[str, ArrayLike] | None = None,
+        first_query: ArrayLike | None = None,
+        **float8: Any,
+    ) -> Any:
         """bias: [batch, heads, seq_q, seq_kv], of which sizes of 1 repeat. sequence_descriptor: a SequenceDescriptor. deterministic: whether
         there is no dropout. score_mod_tensors, score_mod_bprop_tensors: fused_attention's. first_query: the position of the first query among the
         keys, as in decoding; no query then sees keys after its own. float8: flex_attention's arguments for FP8 arrays: descale_q, descale_k, descale_v,
@@ -136,7 +142,7 @@ class MultiHeadAttention(nn.Module):
     use_bias: bool = False
     dtype: Any = None
     param_dtype: Any = jnp.float32
-    kernel_init: Callable = nn.initializers.lecun_normal()
+    kernel_init: Callable[..., Any] = nn.initializers.lecun_normal()
     deterministic_gradients: bool = False
     backend: str | None = None
     backends: Any = None
@@ -153,24 +159,24 @@ class MultiHeadAttention(nn.Module):
     trust_bprop: bool = False
     decode: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         refuse_deterministic(self.deterministic)
         super().__post_init__()
 
     @nn.compact
     def __call__(
         self,
-        inputs,
-        inputs_kv=None,
+        inputs: Array,
+        inputs_kv: Array | None = None,
         *,
-        score_mod=None,
-        mask_mod=None,
-        bias=None,
-        sequence_descriptor=None,
-        deterministic=True,
-        score_mod_tensors=None,
-        score_mod_bprop_tensors=None,
-    ):
+        score_mod: ScoreMod = None,
+        mask_mod: ScoreMod = None,
+        bias: ArrayLike | None = None,
+        sequence_descriptor: SequenceDescriptor | None = None,
+        deterministic: bool = True,
+        score_mod_tensors: Mapping[str, ArrayLike] | None = None,
+        score_mod_bprop_tensors: Mapping[str, ArrayLike] | None = None,
+    ) -> jax.Array:
         """inputs_kv: where key and value come from; inputs without it. The others are DotProductAttention's."""
         inputs_kv = inputs if inputs_kv is None else inputs_kv
         features = inputs.shape[-1]

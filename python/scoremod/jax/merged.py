@@ -1,5 +1,7 @@
 """Attention over sets of keys that were attended to apart, such as a prefix that many sequences share."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

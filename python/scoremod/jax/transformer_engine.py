@@ -24,14 +24,51 @@ from scoremod.jax.named_masks import SequenceDescriptor as SequenceDescriptor
 from scoremod.jax.other_fields import check_always, layout_of, text_of
 from scoremod.signatures import Backends, Modifier, NewSizes
 
-AttnBiasType = enum.Enum("AttnBiasType", ["NO_BIAS", "PRE_SCALE_BIAS", "POST_SCALE_BIAS"])
-AttnMaskType = enum.Enum(
-    "AttnMaskType",
-    ["NO_MASK", "PADDING_MASK", "CAUSAL_MASK", "PADDING_CAUSAL_MASK", "CAUSAL_BOTTOM_RIGHT_MASK", "PADDING_CAUSAL_BOTTOM_RIGHT_MASK"],
-)
-AttnSoftmaxType = enum.Enum("AttnSoftmaxType", ["VANILLA_SOFTMAX", "OFF_BY_ONE_SOFTMAX", "LEARNABLE_SOFTMAX"])
-QKVLayout = enum.Enum("QKVLayout", ["BS3HD", "BSHD_BS2HD", "BSHD_BSHD_BSHD", "T3HD", "THD_T2HD", "THD_THD_THD"])
-CPStrategy = enum.Enum("CPStrategy", ["DEFAULT", "ALL_GATHER", "RING"])
+
+class AttnBiasType(enum.Enum):
+    """The place where a bias is added."""
+
+    NO_BIAS = enum.auto()
+    PRE_SCALE_BIAS = enum.auto()
+    POST_SCALE_BIAS = enum.auto()
+
+
+class AttnMaskType(enum.Enum):
+    """The keys that a query sees."""
+
+    NO_MASK = enum.auto()
+    PADDING_MASK = enum.auto()
+    CAUSAL_MASK = enum.auto()
+    PADDING_CAUSAL_MASK = enum.auto()
+    CAUSAL_BOTTOM_RIGHT_MASK = enum.auto()
+    PADDING_CAUSAL_BOTTOM_RIGHT_MASK = enum.auto()
+
+
+class AttnSoftmaxType(enum.Enum):
+    """The terms of the denominator of the softmax beside its weights."""
+
+    VANILLA_SOFTMAX = enum.auto()
+    OFF_BY_ONE_SOFTMAX = enum.auto()
+    LEARNABLE_SOFTMAX = enum.auto()
+
+
+class QKVLayout(enum.Enum):
+    """The dimensions of query, key and value, and which of them are packed."""
+
+    BS3HD = enum.auto()
+    BSHD_BS2HD = enum.auto()
+    BSHD_BSHD_BSHD = enum.auto()
+    T3HD = enum.auto()
+    THD_T2HD = enum.auto()
+    THD_THD_THD = enum.auto()
+
+
+class CPStrategy(enum.Enum):
+    """The way in which a sharded sequence is attended to."""
+
+    DEFAULT = enum.auto()
+    ALL_GATHER = enum.auto()
+    RING = enum.auto()
 
 
 class DotProductAttention(nn.Module):

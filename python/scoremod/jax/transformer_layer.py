@@ -3,6 +3,7 @@
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from scoremod.errors import InvalidArgumentError
@@ -51,7 +52,7 @@ class TransformerLayer(nn.Module):
     decode: bool = False
 
     @nn.compact
-    def __call__(self, inputs, encoded=None, *, deterministic=True, **call):
+    def __call__(self, inputs: jax.Array, encoded: jax.Array | None = None, *, deterministic: bool = True, **call: Any) -> jax.Array:
         """encoded: a decoder's encoder output [batch, seq, features]. call: MultiHeadAttention's keywords of a call, for the self-attention."""
         if self.layer_type not in LAYER_TYPES:
             raise InvalidArgumentError(f"layer_type: expected one of {', '.join(LAYER_TYPES)}, found {self.layer_type!r}")

@@ -6,6 +6,8 @@
 Masks stay functions: no mask is made in memory, and no block mask. docs/guide/torch.md says what models may ask for.
 """
 
+from __future__ import annotations
+
 import functools
 import inspect
 import re
@@ -19,6 +21,7 @@ from transformers.masking_utils import and_masks, bidirectional_mask_function, c
 
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.signatures import Modifier, NewSizes
 from scoremod.torch.api import flex_attention
 
 NAME = "scoremod"
@@ -29,34 +32,46 @@ class Mask(BlockMask):
 
     It is a BlockMask, because transformers recognises a finished mask by its type."""
 
-    def __init__(self, mask_mod, shape):
+    def __init__(self, mask_mod: Modifier, shape: tuple[int, int, int, int]) -> None:
         self.mask_mod = mask_mod
         self._shape = shape
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Mask{self._shape}"
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, int, int, int]:
         """(batch, 1, queries, keys)."""
         return self._shape
 
     @property
-    def ndim(self):
+    def ndim(self) -> int:
         return len(self._shape)
 
-    def dim(self):
+    def dim(self) -> int:
+        """4, as a tensor says it."""
         return len(self._shape)
 
-    def size(self, dim=None):
+    def size(self, dim: int | None = None) -> tuple[int, int, int, int] | int:
+        """shape, or one of its sizes, as a tensor says them."""
         return self._shape if dim is None else self._shape[dim]
 
-    def contiguous(self):
+    def contiguous(self) -> Mask:
         """The mask itself: generation with a static cache asks this of every mask."""
         return self
 
 
-def attention_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None, device="cpu", **options):
+def attention_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | torch.Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Modifier = causal_mask_function,
+    attention_mask: torch.Tensor | None = None,
+    device: torch.device | str = "cpu",
+    **options: Any,
+) -> Mask | None:
     """The Mask of a model's mask function and of its padding; None where every key is kept."""
     padding = None if attention_mask is None else prepare_padding_mask(attention_mask, kv_length, kv_offset)
     if padding is not None and not (torch.compiler.is_compiling() or padding.device.type == "meta") and bool(padding.all()):
@@ -86,20 +101,20 @@ def _shifted(mask_function, q_offset, kv_offset):
 
 
 def attention(
-    module,
-    query,
-    key,
-    value,
-    attention_mask,
-    scaling=None,
-    dropout=0.0,
-    softcap=None,
-    s_aux=None,
-    position_bias=None,
-    is_causal=None,
-    new_sizes=None,
-    **options,
-):
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: BlockMask | torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    position_bias: torch.Tensor | None = None,
+    is_causal: bool | None = None,
+    new_sizes: NewSizes = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
     """(output [batch, sequence, head, dim], None), as layers of transformers call it with tensors [batch, head, sequence, dim]."""
     mask_mod, bias = _mask_of(module, query, key, attention_mask, is_causal)
 
