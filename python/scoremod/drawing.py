@@ -67,12 +67,17 @@ def draw(
     EnvironmentError
         Without matplotlib.
     """
+    return picture(problem, operands or {}, {}, batch=batch, head=head, tile=tile, queries=queries, keys=keys)
+
+
+def picture(problem, operands, names, *, batch=0, head=0, tile=None, queries=None, keys=None):
+    """draw() where operands have other names for people than in the program: operand -> name, of those that have one."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise EnvironmentError(f"draw: expected matplotlib, found {error}; pip install matplotlib") from None
     problem = Attention(problem, backend="reference").problem
-    arrays = dict(operands or {})
+    arrays = dict(operands)
     _check_index("batch", batch, problem["batch"])
     _check_index("head", head, problem["heads_q"])
     queries, keys = (_range(name, given, problem[size]) for name, given, size in (("queries", queries, "seq_q"), ("keys", keys, "seq_kv")))
@@ -88,7 +93,7 @@ def draw(
         lambda axes: _draw_change(axes, modified, queries, keys),
         lambda axes: _draw_curve(axes, scores, modified, queries, keys),
     ]
-    panels += _operand_panels(problem, arrays, head)
+    panels += _operand_panels(problem, arrays, names, head)
     columns = min(len(panels), 3)
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(4.6 * columns, 4.1 * rows), layout="constrained")
@@ -174,20 +179,21 @@ def _draw_curve(axes, scores, modified, queries, keys):
     axes.set_ylabel("modified", fontsize=8)
 
 
-def _operand_panels(problem, arrays, head):
+def _operand_panels(problem, arrays, names, head):
     panels = []
     dtypes = {spec["name"]: spec["dtype"] for spec in problem["operands"]}
     for operand in operands_of(problem):
         array = float_array(np.asarray(arrays[operand.name]), dtypes[operand.name])
         if array.dtype == np.float32 and array.ndim in (1, 2) and array.shape[-1] > 1:
-            panels.append(lambda axes, operand=operand, array=array: _draw_operand(axes, operand, array, head))
+            title = f"{names.get(operand.name, operand.name)} {list(array.shape)}"
+            panels.append(lambda axes, title=title, operand=operand, array=array: _draw_operand(axes, title, operand, array, head))
     return panels
 
 
-def _draw_operand(axes, operand, array, head):
+def _draw_operand(axes, title, operand, array, head):
     """Each row as a curve, and the head's own before the others, where rows may be heads. More rows than can be told apart are a picture."""
     rows = array.reshape(-1, array.shape[-1])
-    axes.set_title(f"{operand.name} {list(array.shape)}", fontsize=9)
+    axes.set_title(title, fontsize=9)
     names = operand.axes or tuple(f"index {dim}" for dim in range(array.ndim))
     axes.set_xlabel(names[-1], fontsize=8)
     axes.tick_params(labelsize=7)
@@ -202,7 +208,7 @@ def _draw_operand(axes, operand, array, head):
             axes.plot(row, linewidth=0.8, marker=marker, color="#b0b0b0" if is_of_heads else None)
     if is_of_heads:
         axes.plot(rows[head], linewidth=2, marker=marker, color=_COLORS[_FULL])
-        axes.set_title(f"{operand.name} {list(array.shape)}, row {head} before the others", fontsize=9)
+        axes.set_title(f"{title}, row {head} before the others", fontsize=9)
 
 
 def _label(axes):

@@ -70,6 +70,13 @@ def name_of(array, functions):
     return next((name for function in functions for name, value in captured(function) if value is array), None)
 
 
+def names_of(arrays, functions):
+    """key -> name_of() each of the arrays, for those that have one. arrays: key -> array. functions: functions, None and texts, which read none."""
+    called = [function for function in functions if callable(function)]
+    found = {key: name_of(array, called) for key, array in arrays.items() if array is not None}
+    return {key: name for key, name in found.items() if name is not None}
+
+
 def _inside(name, value):
     """(name, value) of what a value is made of or reads; a name may be "" for what has none."""
     if isinstance(value, functools.partial):

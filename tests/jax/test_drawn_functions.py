@@ -7,7 +7,6 @@ import pytest
 
 import scoremod
 from scoremod import jax as scoremod_jax
-from scoremod.program import operand_name
 
 pytest.importorskip("matplotlib")
 Q = jax.ShapeDtypeStruct((1, 24, 2, 8), jnp.bfloat16)
@@ -29,7 +28,7 @@ def test_it_draws_what_the_problem_says():
 
     causal = lambda b, h, q_idx, kv_idx: kv_idx <= q_idx  # noqa: E731
     found = image(scoremod_jax.draw(Q, Q, Q, alibi, causal, head=1, tile=8))
-    name = operand_name(0)
+    name = "slopes"  # as alibi calls it
     program = f"operand {name}: f32 [h]\nvalue = score * 2.0 + {name} * f32(kv_idx - q_idx)\nkeep = kv_idx <= q_idx"
     problem = dict(batch=1, heads_q=2, seq_q=24, dim_qk=8, dtype="bf16", program=program)
     operands = [{"name": name, "dtype": "f32", "shape": [2]}]

@@ -1,9 +1,12 @@
 """explain() and support() describe calls."""
 
+import sys
+
 import pytest
 import torch
 
 import scoremod
+from scoremod.program import operand_name
 from scoremod.scores import HeadScores
 from scoremod.torch import draw, explain, support
 
@@ -53,13 +56,14 @@ def test_the_page_has_a_map_of_the_mask():
 
 
 def test_a_drawing_is_of_the_traced_functions(monkeypatch):
-    """scoremod.draw gets the traced problem and its operands; tests/python/test_draw.py tests the picture."""
+    """The picture is of the traced problem and its operands, by the names that the functions have for them; tests/python/test_draw.py tests it."""
     drawn = []
-    monkeypatch.setattr(scoremod, "draw", lambda problem, operands, **options: drawn.append((problem, operands, options)))
+    monkeypatch.setattr(sys.modules["scoremod.torch.explain"], "picture", lambda *what, **options: drawn.append((*what, options)))
     q = torch.randn(1, 2, 32, 8, dtype=torch.bfloat16)
     slopes = torch.tensor([0.5, 0.25], dtype=torch.bfloat16, requires_grad=True)
     draw(q, q, q, lambda s, b, h, i, j: s + slopes[h] * (j - i), mask_mod=lambda b, h, i, j: i >= j, tile=8, head=1)
-    ((problem, operands, options),) = drawn
+    ((problem, operands, names, options),) = drawn
+    assert names == {operand_name(0): "slopes"}
     scores = HeadScores(scoremod.Attention(problem, backend="reference").problem, operands, 0, 1, 0, 32)
     rows = torch.arange(32)
     expected = torch.where(rows >= 4, 0.25 * (4 - rows), -torch.inf)

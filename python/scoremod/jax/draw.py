@@ -9,10 +9,12 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-import scoremod
+from scoremod.drawing import picture
 from scoremod.jax.api import CallOptions, trace_call
+from scoremod.jax.operands import Read
 from scoremod.program import operand_name
 from scoremod.signatures import Layout, Modifier
+from scoremod.user_functions import names_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,4 +57,5 @@ def draw(
     if traced.call.scale is not None:
         problem["scale"] = traced.call.scale
     arrays = {operand_name(i): np.asarray(source.array()) for i, source in enumerate(traced.sources)}
-    return scoremod.draw(problem, arrays, **options)
+    read = {operand_name(i): source.base.array for i, source in enumerate(traced.sources) if isinstance(source, Read)}
+    return picture(problem, arrays, names_of(read, (score_mod, mask_mod)), **options)

@@ -9,6 +9,7 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask
 
 import scoremod
+from scoremod.drawing import picture
 from scoremod.explanation import Explanation, Operand
 from scoremod.mask_map import decided
 from scoremod.program import operand_name
@@ -16,12 +17,14 @@ from scoremod.query_positions import named
 from scoremod.signatures import Backends, MaskName
 from scoremod.torch.api import call_of_arguments, checked
 from scoremod.torch.call import MEMORY
+from scoremod.torch.captures import Read
 from scoremod.torch.execution import problem_of
 from scoremod.torch.function_keys import key_of
 from scoremod.torch.kept_traces import kept_trace
 from scoremod.torch.query_starts import at_positions
 from scoremod.torch.signatures import Lengths, MaskMod, MaxLength, PageTable, QueryStart, ScoreMod
 from scoremod.torch.strides import empty_output, taken, taken_operand
+from scoremod.user_functions import names_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,8 +110,10 @@ def draw(
     InvalidArgumentError
         For what flex_attention or scoremod.draw refuses.
     """
-    problem, _, _, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa)
-    return scoremod.draw(problem, _arrays(tensors), **options)
+    problem, _, sources, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa)
+    read = {operand_name(i): source.base.tensor for i, source in enumerate(sources) if isinstance(source, Read)}
+    functions = score_mod, mask_mod, None if block_mask is None else block_mask.mask_mod
+    return picture(problem, _arrays(tensors), names_of(read, functions), **options)
 
 
 def _arrays(tensors):
