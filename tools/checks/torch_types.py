@@ -19,6 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 INCLUDED = ["python/scoremod/torch"]
 
 
+def torch_python(arguments):
+    """The Python with PyTorch: the one that the arguments name, else SCOREMOD_TORCH_PYTHON, else that of .venv-torch."""
+    return arguments[0] if arguments else os.environ.get("SCOREMOD_TORCH_PYTHON") or str(ROOT / ".venv-torch/bin/python")
+
+
 def packages_of(python):
     """The folder where a Python has its packages."""
     return subprocess.run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], check=True, capture_output=True, text=True).stdout.strip()
@@ -44,8 +49,7 @@ def check(packages, root=ROOT):
 def main():
     if len(sys.argv) > 2:
         sys.exit(__doc__)
-    python = sys.argv[1] if len(sys.argv) == 2 else os.environ.get("SCOREMOD_TORCH_PYTHON") or str(ROOT / ".venv-torch/bin/python")
-    status, said = check(packages_of(python))
+    status, said = check(packages_of(torch_python(sys.argv[1:])))
     print(said, end="")
     return status
 
