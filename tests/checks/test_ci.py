@@ -8,7 +8,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = ["setup", "ruff", "format", "pyright", "release", "torch-types", "no-cudnn", "no-cuda", "asan", "tsan", "asan-torch", "clang", "fuzz", "docs"]
+STEPS = [
+    "setup",
+    "ruff",
+    "format",
+    "pyright",
+    "release",
+    "torch-types",
+    "public-types",
+    "no-cudnn",
+    "no-cuda",
+    "asan",
+    "tsan",
+    "asan-torch",
+    "clang",
+    "fuzz",
+    "docs",
+]
 
 
 @pytest.fixture
