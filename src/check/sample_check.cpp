@@ -1,8 +1,10 @@
 #include "scoremod/sample_check.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <future>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -11,6 +13,7 @@
 #include "base/cpu_threads.hpp"
 #include "base/fail.hpp"
 #include "check/problem_slice.hpp"
+#include "check/rounding_band.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"
 #include "verification/output_error.hpp"
@@ -29,6 +32,8 @@ namespace reference = backend::reference;
 constexpr std::int64_t kBlock = 16;
 constexpr std::int64_t kBlocks = 4;
 constexpr std::int64_t kMaxGradientScores = std::int64_t{1} << 22;
+/// Fewer numbers are too small a sample of rounding errors: by chance the plain evaluation's may be small.
+constexpr std::size_t kFewNumbers = 16;
 
 /// Blocks from the first index to the last, as far apart as can be; all indices where there are no more.
 std::vector<Range> blocks_of(std::int64_t size) {
@@ -167,6 +172,21 @@ class SampleCheck {
     const TensorSlice slice = slice_of(problem_, operand, box);
     elements.add_found(slice, *output);
     judge(output->name, slice.tensor.dtype, 1, elements, all_of(rows));
+    if (elements.oracle.size() < kFewNumbers) add_rounding(operand, box, elements.oracle);
+  }
+
+  /// Adds to the last sample's tolerance how far rounding alone may move an operand's gradient in a box. Few numbers
+  /// come of all keys: a block has more.
+  void add_rounding(std::uint32_t operand, const Box& box, const std::vector<double>& oracle) {
+    const ProblemSlice slice(compiled_, memory_, parameters_, box);
+    const auto moves = checking::rounding_band(slice.compiled(), slice.inputs(), slice.parameters()).backward;
+    const std::vector<double>& move = moves.d_operands[operand];
+    const double size = norm(oracle);
+    samples_.back().tolerance += norm(move) / (size > 0 ? size : 1);
+  }
+
+  static double norm(const std::vector<double>& values) {
+    return std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0));
   }
 
   /// Evaluates the box's rows and all keys, by as many threads as a call gets.

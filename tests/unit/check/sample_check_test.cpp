@@ -38,8 +38,8 @@ AttentionProblem problem_of(const char* program, DType dtype) {
 
 /// The cpu backend's outputs for a problem.
 struct Outputs {
-  explicit Outputs(const AttentionProblem& of)
-      : problem(of), inputs(random_inputs(problem, {test::test_seed(), {}})), buffers(problem, buffers_of(inputs)) {
+  explicit Outputs(const AttentionProblem& of, std::uint64_t seed = test::test_seed())
+      : problem(of), inputs(random_inputs(problem, {seed, {}})), buffers(problem, buffers_of(inputs)) {
     run(problem);
   }
 
@@ -148,6 +148,21 @@ TEST(SampleCheckOptions, TakesAllRowsOfShortSequences) {
   EXPECT_EQ(wrong(samples), "");
   EXPECT_EQ(samples.at("o").rows, 5);
   EXPECT_EQ(samples.at("dk").rows, 7);
+}
+
+/// By chance the plain evaluation of two slopes is nearly exact at this seed.
+TEST(SampleCheckOptions, FindsFewNumbersRightWhereThePlainOnesAreNearlyExact) {
+  AttentionProblem problem = problem_of(kProgram, DType::kF32);
+  problem.seq_q = 5;
+  problem.seq_kv = 7;
+  Outputs of(test::problem_for(problem.program, problem), 36466780);
+  EXPECT_EQ(wrong(of.check()), "");
+  OutputTensor& slopes = of.output("d_slope");
+  for (std::int64_t head = 0; head < of.problem.heads_q; ++head) {
+    const double right = load_element<double>(slopes.bytes.data(), DType::kF32, head);
+    store_element(slopes.bytes.data(), DType::kF32, head, 1.001 * right);
+  }
+  EXPECT_EQ(wrong(of.check()), "d_slope ");
 }
 
 TEST(SampleCheckOptions, RefusesWhatItDoesNotSlice) {
