@@ -5,9 +5,9 @@ import warnings
 import numpy as np
 import torch
 
+from scoremod.bounded_cache import BoundedCache
 from scoremod.callback_samples import MASK_CONSTANT, MASK_LIKE, SAMPLES, drawn, first_difference, random_elements, text_of
 from scoremod.errors import InvalidArgumentError
-from scoremod.bounded_cache import BoundedCache
 from scoremod.torch.recorded_graph import INDICES, element, evaluated
 
 # Recordings and the looks of their tensors that were found alike.

@@ -20,6 +20,8 @@
 namespace scoremod::backend::kernels {
 namespace {
 
+using problem::TensorRole;
+
 /// Copies of 16 bytes have 8 halves.
 constexpr std::int64_t kWordHalves = 8;
 
@@ -52,6 +54,15 @@ constexpr std::size_t kAlignment = 16;
 std::uint64_t next_call_number() {
   static std::atomic<std::uint64_t> last{std::uint64_t{std::random_device{}()} << 16};
   return ++last & 0xffff'ffff'ffff;
+}
+
+/// Places the tensors that calls of both directions have.
+template <class Tensors>
+void place_tensors_of_both(const AttentionProblem& p, const Tensors& tensors, device::AttentionArguments& call) {
+  call.q = tensor_argument(p, TensorRole::kQ, tensors.q, tensors.operands);
+  call.k = tensor_argument(p, TensorRole::kK, tensors.k, tensors.operands);
+  call.v = tensor_argument(p, TensorRole::kV, tensors.v, tensors.operands);
+  call.o = tensor_argument(p, TensorRole::kO, tensors.o, tensors.operands);
 }
 
 }  // namespace
@@ -196,8 +207,6 @@ void CallLayout::write(ArgumentBytes& to, std::byte* workspace, std::byte* once)
   once_.write(to, once);
 }
 
-using problem::TensorRole;
-
 KernelCall::KernelCall(const compiler::CompiledProblem& problem, Direction direction, CallLayout layout)
     : problem_(problem.problem),
       mask_class_(direction == Direction::kForward ? problem.forward.mask : problem.backward->mask),
@@ -222,11 +231,7 @@ ArgumentBytes KernelCall::arguments(const ForwardTensors& tensors, const CallPar
                                     std::byte* workspace) const {
   ArgumentBytes bytes = common_arguments(parameters, tensors.operands, workspace);
   device::AttentionArguments& call = bytes.call();
-  const AttentionProblem& p = problem_;
-  call.q = tensor_argument(p, TensorRole::kQ, tensors.q, tensors.operands);
-  call.k = tensor_argument(p, TensorRole::kK, tensors.k, tensors.operands);
-  call.v = tensor_argument(p, TensorRole::kV, tensors.v, tensors.operands);
-  call.o = tensor_argument(p, TensorRole::kO, tensors.o, tensors.operands);
+  place_tensors_of_both(problem_, tensors, call);
   call.lse = tensors.lse;
   call.max_logit = tensors.max_logit;
   return bytes;
@@ -237,10 +242,7 @@ ArgumentBytes KernelCall::arguments(const BackwardTensors& tensors, const CallPa
   ArgumentBytes bytes = common_arguments(parameters, tensors.operands, workspace);
   device::AttentionArguments& call = bytes.call();
   const AttentionProblem& p = problem_;
-  call.q = tensor_argument(p, TensorRole::kQ, tensors.q, tensors.operands);
-  call.k = tensor_argument(p, TensorRole::kK, tensors.k, tensors.operands);
-  call.v = tensor_argument(p, TensorRole::kV, tensors.v, tensors.operands);
-  call.o = tensor_argument(p, TensorRole::kO, tensors.o, tensors.operands);
+  place_tensors_of_both(p, tensors, call);
   call.d_o = tensor_argument(p, TensorRole::kDO, tensors.d_o, tensors.operands);
   call.dq = tensor_argument(p, TensorRole::kDQ, tensors.dq, tensors.operands);
   call.dk = tensor_argument(p, TensorRole::kDK, tensors.dk, tensors.operands);
