@@ -40,7 +40,7 @@ std::unique_ptr<measure::Reference> make_reference(const BenchCase& bench_case, 
 }
 
 /// Builds the references of all cases for a device that need not be there; returns an exit code.
-int build_references(const Arguments& arguments) {
+int build_references([[maybe_unused]] const Arguments& arguments) {
   constexpr int kSkipped = 77;
   int status = 0;
 #ifdef SCOREMOD_HAS_CUDNN

@@ -8,7 +8,7 @@ function(embed_text target file symbol)
 endfunction()
 
 # embed_cuda_files(TARGET ROOT FILES): makes the .cuh files of FILES, which are CUDA C++ for NVRTC, the table scoremod::embedded::kCudaFiles
-# (src/backend/cuda/kernel_text.hpp). A file's path is relative to ROOT, as #include lines write it. Its includes of other .cuh files are
+# (src/backend/cuda/text/kernel_text.hpp). A file's path is relative to ROOT, as #include lines write it. Its includes of other .cuh files are
 # kept apart from its text, and what stands above `#pragma once` is for readers alone.
 function(embed_cuda_files target root files)
   list(SORT files)
@@ -35,7 +35,7 @@ function(embed_cuda_files target root files)
     string(APPEND entries "    {\"${path}\", ${symbol}, \"${digest}\", {${includes}}},\n")
   endforeach()
   set(generated "${CMAKE_CURRENT_BINARY_DIR}/embedded/cuda_files.cpp")
-  file(CONFIGURE OUTPUT "${generated}" @ONLY CONTENT "#include \"backend/cuda/kernel_text.hpp\"
+  file(CONFIGURE OUTPUT "${generated}" @ONLY CONTENT "#include \"backend/cuda/text/kernel_text.hpp\"
 namespace scoremod::embedded {
 ${declarations}std::span<const backend::cuda::KernelFile> cuda_files() {
   static const backend::cuda::KernelFile files[] = {

@@ -29,7 +29,7 @@ endforeach()
 file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/stub_driver_entry_points.c" @ONLY
      CONTENT "@scoremod_driver_definitions@")
 
-add_library(scoremod_stub_driver MODULE src/backend/cuda/stub_driver.c
+add_library(scoremod_stub_driver MODULE src/backend/cuda/device/stub_driver.c
                                             "${CMAKE_CURRENT_BINARY_DIR}/stub_driver_entry_points.c")
 set_target_properties(
   scoremod_stub_driver

@@ -13,6 +13,7 @@ SOURCES = {
     "attention-gym mask_mod": "written anew",
     "PyTorch FlexAttention": "torch {torch} itself is the oracle",
     "cuDNN frontend's random SDPA": "drawn anew in each run",
+    "CUDA.jl attention": "written anew",
 }
 
 

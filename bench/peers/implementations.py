@@ -48,7 +48,8 @@ def ends_of(case, device):
 
 def tokens(x):
     """[1, heads, tokens, dim] as [tokens, heads, dim], and back."""
-    return x[0].transpose(0, 1)
+    # A view whose gradient is one, too: x[0]'s copies.
+    return x.squeeze(0).transpose(0, 1)
 
 
 def rows(o):

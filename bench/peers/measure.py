@@ -14,6 +14,7 @@ prints the cases that OUTPUT lacks.
 
 import argparse
 import contextlib
+import faulthandler
 import json
 import os
 import sys
@@ -257,4 +258,5 @@ def main():
 
 
 if __name__ == "__main__":
+    faulthandler.enable()  # a crash, of any library in this process, says where Python was
     main()

@@ -98,7 +98,9 @@ SCOREMOD_API std::vector<Support> support(const AttentionProblem& problem, const
 class SCOREMOD_API Attention {
  public:
   /// Validates, compiles and plans. Throws Error: kInvalidArgument, or kUnsupported with every backend's reasons when
-  /// none runs the forward. If only the backward is refused, backward() throws its reasons.
+  /// none runs the forward. If only the backward is refused, backward() throws its reasons. Batch, heads and lengths
+  /// may be 0 in a problem without tokens and pages: no backend runs then, and every row is one without a key. On a
+  /// device such a call is refused (kUnsupported) if it has something to write.
   static Attention compile(const AttentionProblem& problem, const CompileOptions& options = {});
 
   Attention(Attention&&) noexcept;

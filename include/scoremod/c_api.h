@@ -87,6 +87,10 @@ typedef struct scoremod_compile_options {
    * the faster one as soon as it is built and verified. 0: SCOREMOD_NEW_SIZES, else docs/reference/plans.md says it:
    * mostly 2. */
   int32_t new_sizes;
+  /* scoremod_support and scoremod_explain: they answer for the device with these properties, the text that `scoremod
+   * device` prints on a machine with it, which need not be this one. Plans are built and not tried. NULL: a device that
+   * is here. Other functions refuse it. */
+  const char* device_properties;
 } scoremod_compile_options;
 
 /* Distances between neighbours along each dimension, in elements. */
@@ -103,7 +107,7 @@ typedef struct scoremod_operand_sizes {
 } scoremod_operand_sizes;
 
 /* The sizes of a call of a problem that leaves some open (null in its JSON), and the strides of its tensors. 0 and
- * NULL: as the problem says. */
+ * NULL: as the problem says. Sizes that are 0 themselves need takes_zeros. */
 typedef struct scoremod_sizes {
   size_t struct_size;
   int64_t batch, heads_q, heads_kv, seq_q, seq_kv, tokens_q, tokens_kv;
@@ -111,6 +115,7 @@ typedef struct scoremod_sizes {
   const scoremod_strides *q, *k, *v, *o, *d_o, *dq, *dk, *dv;
   const scoremod_operand_sizes* operands; /* those whose shape or strides the problem leaves open */
   size_t operand_count;
+  int32_t takes_zeros; /* not 0: an open size that is 0 here is 0; 0: it is missing, and refused */
 } scoremod_sizes;
 
 /* Options that may differ from call to call without a new attention. */
@@ -153,6 +158,7 @@ typedef struct scoremod_backward_args {
   size_t d_operand_count;
   scoremod_buffer workspace;
   const scoremod_call_options* options;
+  scoremod_buffer amax_dq, amax_dk, amax_dv; /* f32, one element each; for problems with amax_gradients alone */
 } scoremod_backward_args;
 
 /* A call that is made often, with other memory each time: its structs stand ready, and scoremod_attention_call puts
@@ -179,7 +185,8 @@ SCOREMOD_C_API const char* scoremod_status_name(scoremod_status status);
 SCOREMOD_C_API void scoremod_text_free(char* text);
 
 /* Compiles the problem that `problem_json` describes (docs/reference/problem.md) and sets *attention, which the caller
- * destroys with scoremod_attention_destroy. `options` may be NULL. */
+ * destroys with scoremod_attention_destroy. `options` may be NULL. Sizes may be 0 as docs/reference/sizes.md says:
+ * calls then return at once, and tensors without elements may be {NULL, 0}. */
 SCOREMOD_C_API scoremod_status scoremod_attention_create(const char* problem_json,
                                                          const scoremod_compile_options* options,
                                                          scoremod_attention** attention, char** message);

@@ -76,6 +76,8 @@ struct BackwardArgs {
   /// The operand gradients wanted; f32, f16 and bf16 operands have one. They are overwritten, not added to.
   std::vector<OperandGradient> d_operands;
   CallOptions options;
+  /// f32, a single element each; for problems with amax_gradients, and for no others
+  Buffer amax_dq = {}, amax_dk = {}, amax_dv = {};
 };
 
 }  // namespace scoremod

@@ -39,7 +39,14 @@ struct AheadResult {
 SCOREMOD_API std::vector<AheadResult> compile_ahead(const AttentionProblem& problem, std::string_view device_properties,
                                                     const std::string& directory, const CompileOptions& options = {});
 
-/// The properties of the calling thread's current CUDA device as JSON, for compile_ahead() elsewhere. Throws
+/// As support(), of backends of a device for the one with these properties, which need not be here, and of the host's
+/// backends for this machine. SupportLevel::kVerified builds plans for the device, as compile_ahead() does and under
+/// its conditions, and tries none; kStatic builds nothing. Throws Error(kInvalidArgument) for another text too.
+SCOREMOD_API std::vector<Support> support_elsewhere(const AttentionProblem& problem, std::string_view device_properties,
+                                                    const CompileOptions& options = {},
+                                                    SupportLevel level = SupportLevel::kVerified);
+
+/// The properties of the calling thread's current CUDA device as JSON, for the functions above elsewhere. Throws
 /// Error(kEnvironment) when there is no device.
 SCOREMOD_API std::string device_properties();
 

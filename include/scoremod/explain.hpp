@@ -18,8 +18,9 @@ struct ExplainOptions {
   CompileOptions compile;
   /// Keep the program's text after each compiler step.
   bool step_programs = false;
-  /// Explain the cudnn backend's patterns for the device with these properties (device_properties()'s text, see
-  /// compile_ahead.hpp), which need not be on this machine. Absent: for the current device, if there is one.
+  /// Explain for the device with these properties (device_properties()'s text, see compile_ahead.hpp), which need not
+  /// be on this machine: what its backends answer, and which of them a call there takes. Absent: for the current
+  /// device, if there is one.
   std::optional<std::string> device_properties;
 };
 

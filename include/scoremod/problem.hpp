@@ -135,6 +135,10 @@ struct TensorDTypes {
   /// Everything else said of a problem is said of these values, scores and gradients too. Factors are positive and
   /// finite, which calls on the host check.
   DType dtype = DType::kF32;
+  /// The dtype of k and v, if it differs from dtype: e4m3 or e5m2, where dtype is not FP8. Forward only, since an FP8
+  /// KV cache has no gradients. value = stored * 'descale_k' for k, and 'descale_v' for v. Each is f32: one element, or
+  /// one for each KV head if the operand's spec has the shape [heads_kv].
+  std::optional<DType> dtype_kv;
   /// The dtype of o and d_o, if it differs from dtype. FP8 only if dtype is FP8. Memory then holds o times operand
   /// 'scale_o', rounded to nearest even and saturated at the dtype's largest number.
   std::optional<DType> dtype_o;
@@ -203,6 +207,9 @@ struct BackwardOptions {
   /// Whether gradients must be the same bits each time that the same call is made on one machine. The host's backends'
   /// always are, for any number of threads. On a GPU it costs time, and with cuDNN memory: docs/reference/problem.md.
   bool deterministic = false;
+  /// Whether backward() writes the largest magnitudes in dq, dk and dv, each before it is rounded: f32, a single
+  /// element each; NaN where a gradient has one. Only if dtype is FP8.
+  bool amax_gradients = false;
 
   bool operator==(const BackwardOptions&) const = default;
 };
@@ -239,10 +246,12 @@ struct AttentionProblem : Sequences,
 };
 
 /// Checks every size, stride, dtype and operand, before anything is allocated or run. Throws Error(kInvalidArgument)
-/// that says what was expected, what was found and what to change. Sizes whose byte counts overflow are refused.
+/// that says what was expected, what was found and what to change. Sizes whose byte counts overflow are refused, and
+/// sizes of 0, which Attention::compile() takes.
 SCOREMOD_API void validate(const AttentionProblem& problem);
 
-/// Reads a problem from JSON, described field by field in docs/reference/problem.md, and validates it. The file's
+/// Reads a problem from JSON, described field by field in docs/reference/problem.md, and checks it as
+/// Attention::compile() does. The file's
 /// inputs are checked and left out; problem_file.hpp reads them. Throws Error(kInvalidArgument) that names the field.
 SCOREMOD_API AttentionProblem parse_problem(std::string_view json);
 /// The problem as JSON with every field spelled out, and `scale` where it is given; parse_problem(to_json(p)) == p for

@@ -24,6 +24,7 @@ struct OutputBuffers {
   std::vector<OperandGradient> d_operands;
   Buffer max_logit = {};
   Buffer amax_o = {};
+  Buffer amax_dq = {}, amax_dk = {}, amax_dv = {};
 };
 
 /// Pointers to the inputs. They point into `inputs`.
@@ -37,7 +38,9 @@ SCOREMOD_API BackwardArgs backward_args(const InputBuffers& inputs, const Output
 
 /// One tensor that the calls of a problem write.
 struct OutputTensor {
-  std::string name;   ///< "o", "lse", "max_logit", "amax_o", "dq", "dk", "dv", or "d_" and an operand's name
+  /// "o", "lse", "max_logit", "amax_o", "dq", "dk", "dv", "amax_dq", "amax_dk", "amax_dv", or "d_" and an operand's
+  /// name
+  std::string name;
   TensorInfo tensor;  ///< name and shape of the tensor itself: "q" for dq, "lse" for max_logit
   std::vector<std::byte> bytes;
 };
@@ -45,9 +48,9 @@ struct OutputTensor {
 /// Host memory for everything that the calls of one problem write, and the arguments that bind it with given inputs.
 class SCOREMOD_API ProblemBuffers {
  public:
-  /// Outputs of a valid problem: o, and lse, max_logit and amax_o as it wants them. With backward also dq, dk, dv and
-  /// the gradient of each operand that has one. Every byte is 0xff, which is NaN in every float dtype, so that an
-  /// unwritten element shows. `inputs` must outlive this.
+  /// Outputs of a valid problem: o, and lse, max_logit and amax_o as it wants them. With backward also dq, dk, dv,
+  /// their largest magnitudes if it wants them, and the gradient of each operand that has one. Every byte is 0xff,
+  /// which is NaN in every float dtype, so that an unwritten element shows. `inputs` must outlive this.
   ProblemBuffers(const AttentionProblem& problem, InputBuffers inputs);
 
   /// Valid as long as this is, and not moved.

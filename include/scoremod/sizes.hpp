@@ -21,7 +21,7 @@ struct OperandSizes {
 };
 
 /// The sizes of one call of a problem that leaves some open (kOpenSize), and the strides of its tensors. A size of 0 is
-/// as the problem says; one that the problem fixes may be given, and is then the same.
+/// as the problem says, unless takes_zeros; one that the problem fixes may be given, and is then the same.
 struct Sizes {
   std::int64_t batch = 0;
   std::int64_t heads_q = 0;
@@ -35,6 +35,8 @@ struct Sizes {
   /// Absent: as the problem says, which is dense where it gives none.
   std::optional<Strides> q, k, v, o, d_o, dq, dk, dv;
   std::vector<OperandSizes> operands;  ///< only those whose shape or strides the problem leaves open
+  /// Whether a size that the problem leaves open is 0 where it is 0 here. Otherwise it is missing, and refused.
+  bool takes_zeros = false;
 
   bool operator==(const Sizes&) const = default;
 };
@@ -43,7 +45,7 @@ struct Sizes {
 SCOREMOD_API bool has_open_sizes(const AttentionProblem& problem);
 
 /// The problem of a call with these sizes; none stays open. Throws Error(kInvalidArgument) if a size is missing,
-/// differs from the problem's, or makes a problem that validate() refuses.
+/// differs from the problem's, or makes a problem that Attention::compile() refuses.
 SCOREMOD_API AttentionProblem problem_at(const AttentionProblem& problem, const Sizes& sizes);
 
 }  // namespace scoremod

@@ -25,17 +25,30 @@ def problem_text(problem):
         raise InvalidArgumentError(f"problem: expected JSON text, or a dict that JSON can hold; found: {error}") from None
 
 
+_LARGEST = float(np.finfo(np.float32).max)
+_MOST_DROPPED = float(np.nextafter(np.float32(1), np.float32(0)))
 LEVELS = ("verified", "static")
 NEW_SIZES = (None, "wait", "serve")
 
 
-def compile_options(
-    backend, threads, disabled_passes, device, *, backends=None, memory=None, max_workspace=None, autotune=False, level="verified", new_sizes=None
-):
+def compile_options(backend, threads, disabled_passes, device, *, backends=None, memory=None, max_workspace=None, autotune=False, new_sizes=None):
+    """The options of what is compiled."""
     chosen, usual = backend_names(backends), (backend, threads, device, memory, max_workspace, new_sizes)
-    if not disabled_passes and not chosen and level == "verified" and not autotune and all(type(each) in _HASHED for each in usual):
+    if not disabled_passes and not chosen and not autotune and all(type(each) in _HASHED for each in usual):
         return _usual_options(*usual)
-    return _options(*usual, disabled_passes, chosen, autotune, level)
+    return _options(*usual, disabled_passes, chosen, autotune)
+
+
+def query_options(backend, disabled_passes, device, *, backends, memory, level="verified", device_properties=None):
+    """The options of a question about a problem. device_properties: the text of a device elsewhere."""
+    if level not in LEVELS:
+        raise InvalidArgumentError(f"level: expected {' or '.join(map(repr, LEVELS))}, found {level!r}")
+    if device_properties is not None and device is not None:
+        raise InvalidArgumentError(f"device: expected None beside device_properties, which say of what device the answers are; found {device!r}")
+    options = _options(backend, 0, device, memory, None, None, disabled_passes, backend_names(backends), False)
+    options.support_level = LEVELS.index(level)
+    options.device_properties = None if device_properties is None else encode(device_properties, "device_properties")
+    return options
 
 
 # Such values are equal only where the options are.
@@ -45,14 +58,12 @@ _HASHED = (str, int, type(None))
 @functools.lru_cache(maxsize=256)
 def _usual_options(backend, threads, device, memory, max_workspace, new_sizes):
     """The options that PyTorch passes for each new size; nobody writes into them."""
-    return _options(backend, threads, device, memory, max_workspace, new_sizes, (), (), False, "verified")
+    return _options(backend, threads, device, memory, max_workspace, new_sizes, (), (), False)
 
 
-def _options(backend, threads, device, memory, max_workspace, new_sizes, disabled_passes, chosen, autotune, level):
+def _options(backend, threads, device, memory, max_workspace, new_sizes, disabled_passes, chosen, autotune):
     passes = [encode(name, "disabled_passes") for name in disabled_passes]
     chosen = [encode(name, "backends") for name in chosen]
-    if level not in LEVELS:
-        raise InvalidArgumentError(f"level: expected {' or '.join(map(repr, LEVELS))}, found {level!r}")
     check_new_sizes(new_sizes)
     if max_workspace is not None and not (isinstance(max_workspace, (int, np.integer)) and 0 < max_workspace < 2**63):
         raise InvalidArgumentError(f"max_workspace: expected a positive number of bytes, found {max_workspace!r}")
@@ -68,7 +79,6 @@ def _options(backend, threads, device, memory, max_workspace, new_sizes, disable
         backend_count=len(chosen),
         max_workspace=0 if max_workspace is None else int(max_workspace),
         autotune=bool(autotune),
-        support_level=LEVELS.index(level),
         new_sizes=NEW_SIZES.index(new_sizes),
     )
 
@@ -133,6 +143,23 @@ def finite(value, name):
         number = math.inf
     if not math.isfinite(number):
         raise InvalidArgumentError(f"{name}: expected a finite number, found {value!r}")
+    return number
+
+
+def finite_scale(value):
+    """The factor of Q K^T as a float that float32 holds."""
+    number = finite(value, "scale")
+    if abs(number) > _LARGEST:
+        raise InvalidArgumentError(f"scale: expected a number that float32 holds, found {value!r}")
+    return number
+
+
+def dropout_rate(value, name):
+    """The part of the weights that is dropped, as a float."""
+    # An integer beyond every float would raise in float().
+    number = float(value) if isinstance(value, numbers.Real) and 0 <= value < 1 else math.nan  # pyright: ignore[reportOperatorIssue]
+    if not np.float32(number) < 1:
+        raise InvalidArgumentError(f"{name}: expected a number from 0 to below 1, in float32 at most {_MOST_DROPPED!r}, found {value!r:.100}")
     return number
 
 

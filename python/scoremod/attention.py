@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoremod import library
 from scoremod.array_call import ArrayCall, DropoutState, Offsets, named_outputs
-from scoremod.arguments import backend_names, compile_options, encode, problem_text
+from scoremod.arguments import backend_names, compile_options, encode, problem_text, query_options
 from scoremod.empty_problems import nonempty_twin, operands_as_given, write_rows_without_keys, write_zeros
 from scoremod.errors import InvalidArgumentError
 from scoremod.signatures import Backends, Memory, NewSizes, Problem
@@ -50,7 +50,7 @@ class Attention:
     Parameters
     ----------
     problem : dict or str
-        The fields of docs/reference/problem.md, or their JSON text.
+        The fields of `scoremod docs problem`, or their JSON text.
     backend : str, optional
         "cpu" or "reference"; without it, one of `backends`. "cudnn" and "kernels" compile too, and then take device memory: their calls are not
         for arrays.
@@ -103,8 +103,9 @@ class Attention:
         disabled_passes: Iterable[str] = (),
         device: int | None = None,
     ) -> None:
-        selection = {"backends": backend_names(backends), "memory": memory, "max_workspace": max_workspace, "autotune": autotune, "new_sizes": new_sizes}
-        self._arguments = (problem_text(problem), backend, threads, tuple(disabled_passes), device, selection)
+        selection: dict[str, Any] = {"backends": backend_names(backends), "memory": memory, "max_workspace": max_workspace}
+        selection |= {"autotune": autotune, "new_sizes": new_sizes}
+        self._arguments: tuple[Any, ...] = (problem_text(problem), backend, threads, tuple(disabled_passes), device, selection)
         options = compile_options(*self._arguments[1:5], **selection)
         handle = ctypes.c_void_p()
         text, empty = nonempty_twin(self._arguments[0])
@@ -118,6 +119,12 @@ class Attention:
         made._arguments = (None, *arguments)
         made._own(handle)
         return made
+
+    def without(self, empty: Mapping[str, int]) -> Attention:
+        """The Attention of the same problem with sizes of 0, each of which is 1 here. This one is used up. empty: name -> 0."""
+        self._empty = empty
+        self.__dict__.pop("_problem", None)
+        return self
 
     def _own(self, handle, empty: Mapping[str, int] = MappingProxyType({})):
         """empty: the sizes that are 0, for which the handle's problem has 1."""
@@ -214,7 +221,7 @@ class Attention:
         q, k, v : array
             Arrays of the problem's shapes.
         operands : dict of str to array, optional
-            An array for each operand of the program, and for those that fields bring, such as "lengths" (docs/reference/problem.md). "descale_d_o" may be
+            An array for each operand of the program, and for those that fields bring, such as "lengths" (`scoremod docs problem`). "descale_d_o" may be
             left out.
         return_lse : bool
             Whether to return float32 [batch, heads_q, seq_q], or [tokens_q, heads_q] with "tokens_q": the log-sum-exp of each row's modified
@@ -284,12 +291,13 @@ class Attention:
         operands: Mapping[str, ArrayLike] | None = None,
         *,
         d_operands: Iterable[str] | None = None,
+        return_amax_gradients: bool = False,
         scale: float | None = None,
         offsets: Offsets | tuple[int, ...] = Offsets(),
         dropout: DropoutState | tuple[int, ...] = DropoutState(),
         out: Gradients | None = None,
         workspace: Workspace | None = None,
-    ) -> Gradients:
+    ) -> Any:
         """Runs the backward pass. The problem must have "backward": True.
 
         Parameters
@@ -302,6 +310,8 @@ class Attention:
             The gradient of the output, in o's layout.
         d_operands : iterable of str, optional
             Names of the operands whose gradients are wanted; without it, those of every float operand that has one.
+        return_amax_gradients : bool
+            Whether to return the largest magnitudes in dq, dk and dv before each is rounded. The problem must have "amax_gradients": True.
         scale, offsets, dropout
             forward's, with the same values.
         out : Gradients, optional
@@ -312,19 +322,20 @@ class Attention:
 
         Returns
         -------
-        Gradients
-            Of q, k, v and the wanted operands.
+        Gradients or tuple
+            The Gradients of q, k, v and the wanted operands; with return_amax_gradients a pair of them and (amax_dq, amax_dk, amax_dv), float32 scalars.
 
         Raises
         ------
         InvalidArgumentError
             For an array or an argument that isn't what the problem says.
         """
-        options = {"d_operands": d_operands, "scale": scale, "offsets": offsets, "dropout": dropout, "out": out}
+        options = {"d_operands": d_operands, "return_amax_gradients": return_amax_gradients}
+        options |= {"scale": scale, "offsets": offsets, "dropout": dropout, "out": out}
         prepared = self._prepare_backward(q, k, v, o, lse, d_o, operands, **options)
         return self._run("backward", prepared, workspace)
 
-    def _prepare_backward(self, q, k, v, o, lse, d_o, operands, *, d_operands, scale, offsets, dropout, out):
+    def _prepare_backward(self, q, k, v, o, lse, d_o, operands, *, d_operands, return_amax_gradients, scale, offsets, dropout, out):
         """The PreparedCall of a backward with these arguments, which are checked."""
         if out is not None and not (isinstance(out, tuple) and len(out) == len(Gradients._fields)):
             raise InvalidArgumentError(f"out: expected scoremod.Gradients(dq, dk, dv, d_operands) of arrays or None, found {type(out).__name__}")
@@ -335,8 +346,14 @@ class Attention:
         args.operands, args.operand_count = call.operands(specs, operands)
         made = {role: call.output(args, f"d{role}", f"d{role}", self._output_dtype(f"d{role}", q)) for role in "qkv"}
         gradients, args.d_operands, args.d_operand_count = call.operand_gradients(specs, operands, d_operands, of_operands)
+        amax = ()
+        if self._problem.get("amax_gradients", False):
+            amax = tuple(call.output(args, name, name, np.float32) for name in ("amax_dq", "amax_dk", "amax_dv"))
+        elif return_amax_gradients:
+            raise InvalidArgumentError('return_amax_gradients: expected a problem with "amax_gradients": True, found one without')
         results = Gradients(made["q"], made["k"], made["v"], gradients)
-        return PreparedCall(args, results, call, functools.partial(write_zeros, results) if self._empty else None)
+        write = functools.partial(write_zeros, (*results[:3], *amax, *gradients.values())) if self._empty else None
+        return PreparedCall(args, (results, amax) if return_amax_gradients else results, (call, results, amax), write)
 
     def _run(self, direction, prepared, workspace):
         with workspace_of(prepared.args, workspace, lambda: self._workspace_bytes(direction)):
@@ -370,6 +387,7 @@ def support(
     memory: Memory = None,
     device: int | None = None,
     level: Literal["verified", "static"] = "verified",
+    device_properties: str | None = None,
 ) -> list[dict[str, Any]]:
     """Asks every backend whether it runs a problem.
 
@@ -379,6 +397,9 @@ def support(
         Attention's.
     level : {"verified", "static"}
         "verified" builds and verifies as compiling does; "static" builds nothing and needs no device.
+    device_properties : str, optional
+        The text that `scoremod device` prints on a machine with a device, for which a device's backends answer then. It need not be here: their
+        plans are built, and nothing is verified.
 
     Returns
     -------
@@ -391,7 +412,7 @@ def support(
     InvalidArgumentError
         For a wrong problem or option.
     """
-    return _ask("scoremod_support", problem, backend, (), device, backends=backends, memory=memory, level=level)
+    return _ask("scoremod_support", problem, backend, (), device, backends=backends, memory=memory, level=level, device_properties=device_properties)
 
 
 def explain(
@@ -402,6 +423,7 @@ def explain(
     memory: Memory = None,
     device: int | None = None,
     disabled_passes: Iterable[str] = (),
+    device_properties: str | None = None,
 ) -> dict[str, Any]:
     """Explains how a problem is compiled.
 
@@ -409,6 +431,8 @@ def explain(
     ----------
     problem, backend, backends, memory, device, disabled_passes
         Attention's.
+    device_properties : str, optional
+        support()'s. What is chosen is then for calls on that device.
 
     Returns
     -------
@@ -421,13 +445,13 @@ def explain(
     InvalidArgumentError
         For a wrong problem or option.
     """
-    return _ask("scoremod_explain", problem, backend, disabled_passes, device, backends=backends, memory=memory)
+    return _ask("scoremod_explain", problem, backend, disabled_passes, device, backends=backends, memory=memory, device_properties=device_properties)
 
 
 def _ask(function, problem, backend, disabled_passes, device, **selection):
     answer = ctypes.c_void_p()
     text = encode(problem_text(problem), "problem")
-    library.call(function, text, compile_options(backend, 0, disabled_passes, device, **selection), ctypes.byref(answer))
+    library.call(function, text, query_options(backend, disabled_passes, device, **selection), ctypes.byref(answer))
     return json.loads(library.take_text(answer))
 
 

@@ -1,4 +1,4 @@
-"""Compiled attentions in memory, and plans in memory and in files: what there is, how much there may be, and emptying all. docs/reference/cache.md"""
+"""Compiled attentions in memory, and plans in memory and in files: what there is, how much there may be, and emptying all. `scoremod docs cache`"""
 
 import ctypes
 import json

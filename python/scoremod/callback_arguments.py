@@ -10,7 +10,7 @@ class AtLeast(int):
     """A length that a callback's tensor may exceed: that of the longest of several sequences."""
 
 
-def check_callbacks(score_mod: Any, score_mod_bprop: Any, tensors: Any, bprop_tensors: Any) -> None:
+def check_callbacks(score_mod: Any, score_mod_bprop: Any, tensors: Any, bprop_tensors: Any, trust_bprop: bool) -> None:
     """Raises what callbacks and tensors that don't go together are refused with."""
     others = {"score_mod_bprop": score_mod_bprop, "score_mod_tensors": tensors, "score_mod_bprop_tensors": bprop_tensors}
     given = [name for name, value in others.items() if value is not None]
@@ -18,6 +18,8 @@ def check_callbacks(score_mod: Any, score_mod_bprop: Any, tensors: Any, bprop_te
         raise InvalidArgumentError(f"{', '.join(given)} require score_mod; give it, or leave them out")
     if bprop_tensors and score_mod_bprop is None:
         raise InvalidArgumentError("score_mod_bprop_tensors require score_mod_bprop; give it, or leave them out")
+    if trust_bprop and score_mod_bprop is None:
+        raise InvalidArgumentError("trust_bprop requires score_mod_bprop; give it, or leave trust_bprop out")
     for name, function in (("score_mod", score_mod), ("score_mod_bprop", score_mod_bprop)):
         if function is not None and not callable(function):
             raise WrongTypeError(f"{name}: expected a function, found {function!r}")

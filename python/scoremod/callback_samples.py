@@ -32,10 +32,10 @@ def first_difference(derived: Any, given: Any) -> Any:
     return (int(wrong[0]), float(derived[wrong[0]]), float(given[wrong[0]]), wrong.size) if wrong.size else None
 
 
-def text_of(found: tuple, scores: Any, upstream: Any, remedy: str) -> str:
+def text_of(found: tuple, scores: Any, upstream: Any) -> str:
     """The error of a first_difference()."""
     i, derived, given, count = found
     return (
         f"score_mod_bprop: expected the derivative of score_mod, {derived:.6g} at score {scores[i]:.6g} for d score {upstream[i]:.6g}, found "
-        f"{given:.6g} ({count} of {SAMPLES} samples differ); {remedy}"
+        f"{given:.6g} ({count} of {SAMPLES} samples differ); leave it out to have it derived, or give trust_bprop=True where it is to differ"
     )

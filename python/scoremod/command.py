@@ -24,7 +24,8 @@ def main(arguments=None):
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and arguments[0] in compiled_command.COMMANDS:
         return compiled_command.run(arguments)
-    parser = argparse.ArgumentParser(prog="scoremod", description="Fused attention with programmable scores.")
+    first = f"{command_for('start')} prints a first example, and {command_for('problem')} what a problem file has."
+    parser = argparse.ArgumentParser(prog="scoremod", description="Fused attention with programmable scores.", epilog=first)
     parser.add_argument("--version", action="store_true", help="print the library's version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, does in compiled_command.COMMANDS.items():
@@ -43,7 +44,9 @@ def main(arguments=None):
     looking.add_argument("--static", action="store_true", help="build and try nothing on the device")
     options = parser.parse_args(arguments)
     if options.command is None and not options.version:
-        parser.error("expected a command, found none")
+        parser.print_help(sys.stderr)
+        print("scoremod: expected a command, found none", file=sys.stderr)
+        return 2
     try:
         if options.version:
             print(load().scoremod_version().decode())

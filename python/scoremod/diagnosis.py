@@ -11,7 +11,7 @@ from scoremod import cache, library
 from scoremod.attention import Attention, support
 from scoremod.compiled_command import library_folders
 from scoremod.errors import Error
-from scoremod.pages import command_for, text, with_commands
+from scoremod.pages import command_for, text
 
 # The call that most people begin with.
 _CAUSAL = "value = score\nkeep = kv_idx <= q_idx"
@@ -114,10 +114,18 @@ def _loader_finds(names: tuple[str, ...]) -> str:
     return f"not found ({'; '.join(reasons)}); {command_for('guide/gpus')} says how to install it"
 
 
+def _kept_plans() -> str:
+    if folder := cache.directory():
+        return folder
+    if os.environ.get("SCOREMOD_CACHE", "on") != "on":
+        return f"memory alone (SCOREMOD_CACHE={os.environ['SCOREMOD_CACHE']})"
+    return "memory alone; set SCOREMOD_CACHE_DIR, XDG_CACHE_HOME or HOME to a folder to keep them in files"
+
+
 def _settings() -> list[tuple[str, str]]:
     found = []
     if _loaded()[0] is not None:
-        found.append(("plans are kept in", cache.statistics()["store"]["directory"] or "memory alone (SCOREMOD_CACHE=off)"))
+        found.append(("plans are kept in", _kept_plans()))
     page = text("reference/environment")
     for name in sorted(name for name in os.environ if name.startswith("SCOREMOD_") or name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")):
         is_read = not name.startswith("SCOREMOD_") or f"`{name}`" in page
@@ -140,6 +148,6 @@ def _answers(problem: dict[str, Any], memory: str, level: str) -> list[str]:
         except Error as error:
             lines.append(f"  but a call raises: {error}")
     for answer in answers:
-        lines += [f"  {answer['backend']}: {with_commands(reason)}" for reason in answer["reasons"]]
+        lines += [f"  {answer['backend']}: {reason}" for reason in answer["reasons"]]
     ids = sorted({refusal["id"] for answer in answers for refusal in answer["refusals"]})
     return lines + [f"  ids of these reasons: {', '.join(ids)} ({command_for('reference/unsupported_reasons')} explains them)"] * bool(ids)

@@ -45,7 +45,7 @@ def draw(
     Parameters
     ----------
     problem : dict or str
-        The fields of docs/reference/problem.md, or their JSON text.
+        The fields of `scoremod docs problem`, or their JSON text.
     operands : dict of str to array, optional
         An array for each operand of the program, in the problem's shape.
     batch, head : int

@@ -8,8 +8,8 @@ import numpy as np
 
 # Size -> the size whose default it is, for those that may be left out.
 _DEFAULTS = {"heads_kv": "heads_q", "seq_kv": "seq_q"}
-_SIZES = ("batch", "heads_q", "seq_q", *_DEFAULTS)
-_ZERO = re.compile(rf'"({"|".join(_SIZES)})"\s*:\s*0\s*[,}}]')
+EMPTIABLE = ("batch", "heads_q", "seq_q", *_DEFAULTS)
+_ZERO = re.compile(rf'"({"|".join(EMPTIABLE)})"\s*:\s*0\s*[,}}]')
 
 
 def nonempty_twin(text):
@@ -24,7 +24,7 @@ def nonempty_twin(text):
         problem = {**{name: problem[default] for name, default in _DEFAULTS.items()}, **problem}
     except (ValueError, KeyError):  # which compiling it refuses
         return text, {}
-    empty = {name: 0 for name in _SIZES if problem[name] == 0 and not isinstance(problem[name], bool)}
+    empty = {name: 0 for name in EMPTIABLE if problem[name] == 0 and not isinstance(problem[name], bool)}
     if ("heads_q" in empty) != ("heads_kv" in empty):
         return text, {}
     operands = [_operand_of_ones(each) for each in problem.get("operands", ())]
@@ -58,6 +58,6 @@ def write_rows_without_keys(arrays, problem, operands):
 
 
 def write_zeros(gradients):
-    """Writes the Gradients of a backward of such a problem."""
-    for array in (*gradients[:3], *gradients.d_operands.values()):
+    """Writes the arrays of a backward of such a problem."""
+    for array in gradients:
         array.fill(0)

@@ -15,15 +15,16 @@ class Operand:
     shape: tuple[int, ...]
     dtype: str
     bytes: int
+    called: str = ""  # the name by which the functions read it; nothing where they have none
 
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
     """str() of it is a page for people."""
 
-    program: str  # as traced: docs/reference/program_text.md
+    program: str  # as traced: `scoremod docs program_text`
     operands: tuple[Operand, ...]
-    problem: dict[str, Any]  # docs/reference/problem.md
+    problem: dict[str, Any]  # `scoremod docs problem`
     compiled: dict[str, Any]  # what the compiler made of it: the fields of `scoremod explain --json`
     road: str = ""  # where there are sequences, pages or a sink: what they are of the problem
     why_not_kept: str = ""  # what the functions do that has them traced at each call; nothing where a trace is kept
@@ -34,7 +35,8 @@ class Explanation:
         lines = [self.program, ""]
         for operand in self.operands:
             where = f"over {', '.join(operand.axes)}" if operand.axes else "table" if operand.shape else "scalar"
-            lines.append(f"{operand.name}: {operand.dtype}{list(operand.shape)}, {where}, {operand.origin}, {operand.bytes} bytes")
+            origin = f"{operand.origin} {operand.called}".rstrip()
+            lines.append(f"{operand.name}: {operand.dtype}{list(operand.shape)}, {where}, {origin}, {operand.bytes} bytes")
         if self.road:
             lines += ["", f"sequences, pages and sinks: {self.road}"]
         if self.why_not_kept:
@@ -50,7 +52,7 @@ class Explanation:
         return "\n".join(lines)
 
     def mask_map(self) -> dict[str, Any]:
-        """The mask's map (docs/reference/command.md), in which operands decide about tiles as far as their numbers are known."""
+        """The mask's map (`scoremod docs command`), in which operands decide about tiles as far as their numbers are known."""
         drawn = self.compiled["mask"]["map"]
         return drawn if self.decide is None else self.decide(drawn)
 

@@ -7,7 +7,6 @@ from ctypes import POINTER, c_char_p, c_float, c_int32, c_size_t, c_uint64, c_vo
 from pathlib import Path
 
 from scoremod.errors import BY_STATUS, BugError, EnvironmentError
-from scoremod.pages import with_commands
 
 FILE_NAME = "libscoremod.so"
 SONAME = "libscoremod.so.0"
@@ -48,6 +47,7 @@ class CompileOptions(SizedStructure):
         ("autotune", c_int32),
         ("support_level", c_int32),
         ("new_sizes", c_int32),
+        ("device_properties", c_char_p),
     ]
 
 
@@ -90,6 +90,7 @@ class BackwardArgs(SizedStructure):
         ("d_operand_count", c_size_t),
         ("workspace", Buffer),
         ("options", POINTER(CallOptions)),
+        *[(name, Buffer) for name in ("amax_dq", "amax_dk", "amax_dv")],
     ]
 
 
@@ -204,7 +205,7 @@ def raise_error(name, status, message):
     """Raises what a function of the C interface reported, if it is an error, and frees the message."""
     text = take_text(message)
     if status != 0:
-        raise BY_STATUS.get(status, BugError)(with_commands(text) or f"{name} failed with status {status} and had no memory for a message")
+        raise BY_STATUS.get(status, BugError)(text or f"{name} failed with status {status} and had no memory for a message")
 
 
 @functools.cache

@@ -20,9 +20,9 @@ def attention(
     q: NDArray[Any],
     k: NDArray[Any],
     v: NDArray[Any],
-    *,
-    score_mod: str = "score",
+    score_mod: str | None = None,
     mask_mod: str | None = None,
+    *,
     operands: Mapping[str, tuple[str, NDArray[Any]]] | None = None,
     layout: Layout = "BSHD",
     scale: float | None = None,
@@ -38,8 +38,8 @@ def attention(
     ----------
     q, k, v : array
         Arrays in the order that layout names; copied when they aren't contiguous. k and v may have fewer heads.
-    score_mod : str
-        The modified score as an expression of score, b, h, q_idx, kv_idx and operands: "30.0 * tanh(score / 30.0)".
+    score_mod : str, optional
+        The modified score as an expression of score, b, h, q_idx, kv_idx and operands: "30.0 * tanh(score / 30.0)". The score itself without it.
     mask_mod : str, optional
         Whether the query may look at the key: "q_idx >= kv_idx".
     operands : dict of str to (str, array), optional
@@ -77,7 +77,7 @@ def attention(
     arrays = {name: _array(array, name) for name, array in {"q": q, "k": k, "v": v}.items()}
     given = {name: _operand(name, operand) for name, operand in mapping(operands or {}, "operands", "(axes, array)").items()}
     lines = [_declaration(name, axes, array) for name, (axes, array) in given.items()]
-    lines.append(f"value = {_expression(score_mod, 'score_mod')}")
+    lines.append(f"value = {'score' if score_mod is None else _expression(score_mod, 'score_mod')}")
     dtype = dtype_name(arrays["q"].dtype, "q")
     if dtype in ("e4m3", "e5m2"):
         raise InvalidArgumentError(

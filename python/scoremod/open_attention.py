@@ -2,15 +2,18 @@
 
 import ctypes
 import functools
+import json
 import struct
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import addressof, c_int64, c_size_t, c_void_p
+from typing import Any
 
 from scoremod import library
 from scoremod.arguments import backend_names, check_names, compile_options, encode, problem_text
 from scoremod.attention import Attention
+from scoremod.empty_problems import EMPTIABLE
 from scoremod.errors import InvalidArgumentError
 from scoremod.signatures import Backends, Memory, NewSizes, Problem
 
@@ -25,7 +28,7 @@ _OPERAND_WORDS = 4
 
 
 class OpenAttention:
-    """A problem that leaves sizes open (None, null in JSON), compiled for all of them; docs/reference/problem.md says which may be open.
+    """A problem that leaves sizes open (None, null in JSON), compiled for all of them; `scoremod docs problem` says which may be open.
 
     Parameters
     ----------
@@ -51,7 +54,7 @@ class OpenAttention:
         max_workspace: int | None = None,
         new_sizes: NewSizes = None,
     ) -> None:
-        selection = {"backends": backend_names(backends), "memory": memory, "max_workspace": max_workspace, "new_sizes": new_sizes}
+        selection: dict[str, Any] = {"backends": backend_names(backends), "memory": memory, "max_workspace": max_workspace, "new_sizes": new_sizes}
         self._arguments = (backend, threads, tuple(disabled_passes), device, selection)
         self._handle = c_void_p()
         text = encode(problem_text(problem), "problem")
@@ -70,7 +73,7 @@ class OpenAttention:
             "q", "k", "v", "o", "d_o", "dq", "dk" or "dv" -> the strides of batch, head, sequence and dim in elements, of a tensor that isn't dense.
         **sizes : int
             "batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "tokens_q", "tokens_kv", "blocks" and "blocks_per_sequence", those that the problem
-            leaves open.
+            leaves open. The first five may be 0 where neither tokens nor pages are counted, as Attention says.
 
         Returns
         -------
@@ -87,8 +90,27 @@ class OpenAttention:
         for name, size in sizes.items():
             if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 2**63:
                 raise InvalidArgumentError(f"{name}: expected a size of at least 1, found {size!r:.100}")
-        described = [(name, tuple(shape), None) for name, shape in (operands or {}).items()]
-        return self.at_sizes([sizes.get(name, 0) for name in SIZES], strides or {}, described)
+        empty = self._empty(sizes)
+        known = {**sizes, **dict.fromkeys(empty, 1)}
+        described = [(name, tuple(size or 1 for size in shape) if empty else tuple(shape), None) for name, shape in (operands or {}).items()]
+        # No backend runs an empty problem, so nothing lies anywhere.
+        of_ones = self.at_sizes([known.get(name, 0) for name in SIZES], {} if empty else strides or {}, described)
+        return of_ones.without(empty) if empty else of_ones
+
+    def _empty(self, sizes):
+        """name -> 0 of the sizes of a call that are 0, each of which the problem leaves open."""
+        named = [name for name, size in sizes.items() if size == 0]
+        if not named:
+            return {}
+        understood = c_void_p()
+        library.call("scoremod_attention_problem", self._handle, ctypes.byref(understood))
+        problem = json.loads(library.take_text(understood))
+        has_counts = "tokens_q" in problem or "tokens_kv" in problem or problem.get("paged") is not None
+        for name in named:
+            heads = {problem[each] if problem[each] is not None else sizes.get(each) for each in ("heads_q", "heads_kv")}
+            if has_counts or name not in EMPTIABLE or problem[name] is not None or (name.startswith("heads") and heads != {0}):
+                raise InvalidArgumentError(f"{name}: expected a size of at least 1, found 0")
+        return dict.fromkeys(named, 0)
 
     def at_sizes(
         self, sizes: Sequence[int], strides: Mapping[str, Sequence[int]], operands: Sequence[tuple[str, Sequence[int], Sequence[int] | None]]
@@ -114,7 +136,7 @@ class PreparedSizes:
     def __init__(self, attention: OpenAttention, strided: Sequence[str], operands: Sequence[tuple[str, int, bool]]) -> None:
         """strided: the tensors that have strides, of those that OpenAttention.at() takes; operands: (name, rank, whether it has strides) each."""
         self._attention, self.strided, self._operands = attention, tuple(strided), operands
-        self._open = attention._handle.value
+        self._open = attention._handle.value  # pyright: ignore[reportPrivateUsage]
         self._first = _WORDS + _OPERAND_WORDS * len(operands)
         count = 4 * len(strided) + sum(rank * (1 + has_strides) for _, rank, has_strides in operands)
         # Half the time of a slice of the words.

@@ -1,23 +1,18 @@
 """The pages of docs/, of which the package carries copies, and how messages name them."""
 
 import difflib
-import re
 from pathlib import Path
 
 from scoremod.errors import InvalidArgumentError
 
-# How the library's messages begin a page's address (src/base/pages.hpp). There is no such site yet; ./dev docs builds it.
+# The site's address. There is no such site yet; ./dev docs builds it.
 SITE = "https://scoremod.invalid/docs/"
 
 
 def command_for(topic):
-    """The command that prints a page: command_for("reference/problem"). Messages name pages so, for it works wherever the package does."""
+    """The command that prints a page: command_for("reference/problem"). Messages name pages so, for it works wherever the package does, and so does the
+    library (src/base/pages.hpp)."""
     return f"`scoremod docs {topic}`"
-
-
-def with_commands(message):
-    """A message of the library, with the commands that print pages in the place of their addresses."""
-    return re.sub(re.escape(SITE) + r"([\w/]*\w)/?", lambda address: command_for(address[1]), message)
 
 
 def folder():
@@ -51,7 +46,7 @@ def text(topic):
         raise InvalidArgumentError(f"docs: expected one page, found {', '.join(found)} by {topic!r}; give it with its folder")
     near = difflib.get_close_matches(_plain(topic).split("/")[-1], [name.split("/")[-1] for name in pages], 1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise InvalidArgumentError(f"docs: expected one of {', '.join(pages)}; found {topic!r}{hint}")
+    raise InvalidArgumentError(f"docs: expected a page, or words of one, found {topic!r}{hint}; `scoremod docs` lists the pages")
 
 
 def mentions(words):

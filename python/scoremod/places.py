@@ -20,8 +20,8 @@ class Ragged(NamedTuple):
 
     bound = ("offsets_q", "offsets_kv")
 
-    def sizes(self, layout, q, k, v):
-        one = sizes_of("BSHD", *((1, *x.shape) for x in (q, k, v)))
+    def sizes(self, layout, q, k, v, *, may_be_empty=False):
+        one = sizes_of("BSHD", *((1, *x.shape) for x in (q, k, v)), may_be_empty=may_be_empty)
         return one._replace(batch=self.sequences, seq_q=self.longest_q, seq_kv=self.longest_kv)
 
     def fields(self, layout, q, k):
@@ -36,14 +36,14 @@ class Paged(NamedTuple):
 
     bound = ("page_table_k", "page_table_v")
 
-    def sizes(self, layout, q, k, v):
+    def sizes(self, layout, q, k, v, *, may_be_empty=False):
         batch = q.shape[layout.index("B")]
         pool = {letter: k.shape[layout.index(letter)] for letter in "BS"}
 
         def whole(x):
             return tuple({"B": batch, "S": pool["S"] * self.blocks_per_sequence}.get(letter, size) for letter, size in zip(layout, x.shape))
 
-        return sizes_of(layout, q.shape, whole(k), whole(v))
+        return sizes_of(layout, q.shape, whole(k), whole(v), may_be_empty=may_be_empty)
 
     def fields(self, layout, q, k):
         return {
@@ -64,11 +64,11 @@ class RaggedPaged(NamedTuple):
 
     bound = ("offsets_q", *Paged.bound)
 
-    def sizes(self, layout, q, k, v):
+    def sizes(self, layout, q, k, v, *, may_be_empty=False):
         pages = pages_layout(layout)
         size = {"B": self.sequences, "S": self.longest_q, "H": q.shape[1], "D": q.shape[2]}
         padded = Shape(tuple(size[letter] for letter in pages))
-        return Paged(self.blocks_per_sequence).sizes(pages, padded, k, v)
+        return Paged(self.blocks_per_sequence).sizes(pages, padded, k, v, may_be_empty=may_be_empty)
 
     def fields(self, layout, q, k):
         return {"tokens_q": q.shape[0], **Paged(self.blocks_per_sequence).fields(pages_layout(layout), q, k)}

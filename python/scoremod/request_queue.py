@@ -150,8 +150,9 @@ class RequestQueue:
         InvalidArgumentError
             For an array or an argument that isn't what the problem says. Nothing is submitted then.
         """
-        options = {"return_lse": return_lse, "return_max_logit": return_max_logit, "return_amax_o": return_amax_o, "scale": scale}
-        prepared = _checked(attention)._prepare_forward(q, k, v, operands, offsets=offsets, dropout=dropout, out=out, **options)
+        options = {"return_lse": return_lse, "return_max_logit": return_max_logit, "return_amax_o": return_amax_o}
+        options |= {"scale": scale, "offsets": offsets, "dropout": dropout, "out": out}
+        prepared = _checked(attention)._prepare_forward(q, k, v, operands, **options)  # pyright: ignore[reportPrivateUsage]
         return self._submit("forward", attention, prepared)
 
     def backward(
@@ -166,6 +167,7 @@ class RequestQueue:
         operands: Mapping[str, ArrayLike] | None = None,
         *,
         d_operands: Iterable[str] | None = None,
+        return_amax_gradients: bool = False,
         scale: float | None = None,
         offsets: Offsets | tuple[int, ...] = Offsets(),
         dropout: DropoutState | tuple[int, ...] = DropoutState(),
@@ -177,21 +179,22 @@ class RequestQueue:
         ----------
         attention : Attention
             The compiled problem.
-        q, k, v, o, lse, d_o, operands, d_operands, scale, offsets, dropout, out
+        q, k, v, o, lse, d_o, operands, d_operands, return_amax_gradients, scale, offsets, dropout, out
             Those of Attention.backward.
 
         Returns
         -------
         Reply
-            As forward's, of Gradients.
+            As forward's, of what Attention.backward returns.
 
         Raises
         ------
         InvalidArgumentError
             For an array or an argument that isn't what the problem says. Nothing is submitted then.
         """
-        options = {"d_operands": d_operands, "scale": scale, "offsets": offsets, "dropout": dropout, "out": out}
-        prepared = _checked(attention)._prepare_backward(q, k, v, o, lse, d_o, operands, **options)
+        options = {"d_operands": d_operands, "return_amax_gradients": return_amax_gradients}
+        options |= {"scale": scale, "offsets": offsets, "dropout": dropout, "out": out}
+        prepared = _checked(attention)._prepare_backward(q, k, v, o, lse, d_o, operands, **options)  # pyright: ignore[reportPrivateUsage]
         return self._submit("backward", attention, prepared)
 
     def drain(self) -> None:
@@ -238,5 +241,5 @@ def _count(value, name, most):
 def _shut_all_down():
     """Before the interpreter ends: no reply may come after it."""
     for queue in list(_queues):
-        if queue._process == os.getpid():
+        if queue._process == os.getpid():  # pyright: ignore[reportPrivateUsage]
             queue.shut_down()

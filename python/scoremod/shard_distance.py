@@ -6,14 +6,43 @@ shard's scores. The compiler can't find that out: to it s and d are numbers of a
 """
 
 import math
+import numbers
 from typing import NamedTuple
 
+from scoremod.errors import InvalidArgumentError
 from scoremod.program import Builder
+
+# In this order shard r of n has chunks r and 2 * n - 1 - r of the sequence's 2 * n. With a causal mask every shard then has as much to do.
+DUAL_CHUNK_SWAP = "dual_chunk_swap"
+CHUNKS = 2  # that a shard has in this order
 
 _INT32 = (-(2**31), 2**31 - 1)
 _INDICES = ("q_idx", "kv_idx")
 # x op 0 is sign * x + shift >= 0.
 _AT_LEAST_ZERO = {"ge": (1, 0), "gt": (1, -1), "le": (-1, 0), "lt": (-1, -1)}
+
+
+def check_order(tokens):
+    """Raises InvalidArgumentError unless a text given for stripe()'s tokens names the order."""
+    if tokens != DUAL_CHUNK_SWAP:
+        raise InvalidArgumentError(f'tokens: expected a number of tokens or "{DUAL_CHUNK_SWAP}", found {tokens!r}')
+
+
+def chunks_of(length, striped):
+    """How many blocks of the sequence a shard of this length has."""
+    if not isinstance(striped, str) or striped != DUAL_CHUNK_SWAP:
+        return 1
+    if length % CHUNKS:
+        raise InvalidArgumentError(f"striped: expected an even length of each shard, which has two chunks, found {length}")
+    return CHUNKS
+
+
+def check_stripes(length, striped):
+    """Raises InvalidArgumentError unless a shard of this length has whole stripes of so many tokens, or is one block."""
+    if not isinstance(striped, numbers.Integral) or striped < 0:
+        raise InvalidArgumentError(f'striped: expected True, False, a number of tokens or "{DUAL_CHUNK_SWAP}", found {striped!r}')
+    if striped and length % striped:
+        raise InvalidArgumentError(f"striped: expected a divisor of each shard's length, {length}, found {striped!r}")
 
 
 def _fits(ends):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
-# A problem of docs/reference/problem.md: its fields, or their JSON text.
+# A problem of `scoremod docs problem`: its fields, or their JSON text.
 Problem: TypeAlias = str | Mapping[str, Any]
 # Names in order, with a "-" before those to leave out, or a text with commas.
 Backends: TypeAlias = str | Iterable[str] | None

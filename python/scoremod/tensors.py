@@ -141,7 +141,7 @@ def dense_strides(shape):
 
 
 def tensor_specs(problem):
-    """The TensorSpec of q, k, v, o, lse, amax_o and the gradients d_o, dq, dk and dv, from a problem as scoremod_attention_problem gives it."""
+    """The TensorSpec of q, k, v, o, lse, the gradients d_o, dq, dk and dv, and the largest magnitudes, from a problem as scoremod_attention_problem gives it."""
     batch, heads_q, heads_kv = problem["batch"], problem["heads_q"], problem["heads_kv"]
     seq_q, seq_kv, dim_qk, dim_v = problem["seq_q"], problem["seq_kv"], problem["dim_qk"], problem["dim_v"]
     queries = {"batch": batch, "sequence": seq_q, "token": problem.get("tokens_q")}
@@ -160,7 +160,7 @@ def tensor_specs(problem):
         specs[gradient] = _spec(gradient, gradient if gradient in problem else name, problem, of_tensor)
     rows = (problem["tokens_q"], heads_q) if "tokens_q" in problem else (batch, heads_q, seq_q)
     specs["lse"] = TensorSpec("lse", "f32", rows, dense_strides(rows))
-    specs["amax_o"] = TensorSpec("amax_o", "f32", (), ())
+    specs |= {name: TensorSpec(name, "f32", (), ()) for name in ("amax_o", "amax_dq", "amax_dk", "amax_dv")}
     return specs
 
 
@@ -189,6 +189,8 @@ def _spec(name, place, problem, sizes):
 def _dtype_of(name, problem):
     dtype = problem["dtype"]
     dtype_o = problem.get("dtype_o", dtype)
+    if name in ("k", "v"):
+        return problem.get("dtype_kv", dtype)
     if name == "o":
         return dtype_o
     if name == "d_o":

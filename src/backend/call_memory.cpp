@@ -31,6 +31,8 @@ CallMemory::CallMemory(const AttentionProblem& problem, Direction direction, con
   dq = unwritten(problem::bytes_of(problem, TensorRole::kDQ));
   dk = unwritten(problem::bytes_of(problem, TensorRole::kDK));
   dv = unwritten(problem::bytes_of(problem, TensorRole::kDV));
+  for (OwnedMemory* amax : {&amax_dq, &amax_dk, &amax_dv})
+    if (problem.amax_gradients) *amax = unwritten(sizeof(float));
   d_operands.resize(operands_.size());
 }
 
@@ -66,6 +68,9 @@ BackwardTensors CallMemory::backward(std::span<const std::uint32_t> operand_grad
   tensors.dk = dk.data();
   tensors.dv = dv.data();
   tensors.d_operands = wanted_;
+  tensors.amax_dq = reinterpret_cast<float*>(amax_dq.data());
+  tensors.amax_dk = reinterpret_cast<float*>(amax_dk.data());
+  tensors.amax_dv = reinterpret_cast<float*>(amax_dv.data());
   return tensors;
 }
 

@@ -32,7 +32,8 @@ class CallMemory {
 
   OwnedMemory o, lse, max_logit, amax_o;  ///< the last two are empty where the problem does not want them
   OwnedMemory dq, dk, dv;
-  std::vector<OwnedMemory> d_operands;  ///< one for each operand; empty where no call asked for it
+  OwnedMemory amax_dq, amax_dk, amax_dv;  ///< empty where the problem does not want them
+  std::vector<OwnedMemory> d_operands;    ///< one for each operand; empty where no call asked for it
 
  private:
   OwnedMemory copied(const std::vector<std::byte>& bytes) const;

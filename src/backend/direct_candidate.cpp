@@ -5,6 +5,28 @@
 #include "backend/direct_recipe.hpp"
 
 namespace scoremod::backend {
+namespace {
+
+std::shared_ptr<const Recipe> recipe_of(const compiler::CompiledProblem& problem, Direction direction,
+                                        const std::shared_ptr<const DirectPlans>& plans) {
+  auto own = std::make_shared<compiler::CompiledProblem>(problem);
+  own->derived.share(problem.derived);
+  const auto make = [own = std::move(own), direction, plans](const PlanOptions& options) {
+    ExecutablePlan plan;
+    if (direction == Direction::kForward) {
+      plan.forward = plans->forward(*own, options);
+    } else {
+      plan.backward = plans->backward(*own, options);
+    }
+    return plan;
+  };
+  const auto resize = [direction, plans](const compiler::CompiledProblem& other) {
+    return recipe_of(other, direction, plans);
+  };
+  return std::make_shared<const DirectRecipe>(make, resize);
+}
+
+}  // namespace
 
 Candidate direct_candidate(const compiler::CompiledProblem& problem, const Task& task, double flops_per_millisecond,
                            DirectPlans plans) {
@@ -17,16 +39,7 @@ Candidate direct_candidate(const compiler::CompiledProblem& problem, const Task&
   candidate.any_operand_gradients = true;
   candidate.predicted = {pairs * products * static_cast<double>(p.dim_qk + p.dim_v) / flops_per_millisecond,
                          "assumed rate"};
-  const auto make = [problem, plans = std::move(plans), direction = task.direction](const PlanOptions& options) {
-    ExecutablePlan plan;
-    if (direction == Direction::kForward) {
-      plan.forward = plans.forward(problem, options);
-    } else {
-      plan.backward = plans.backward(problem, options);
-    }
-    return plan;
-  };
-  candidate.recipe = std::make_shared<DirectRecipe>(make);
+  candidate.recipe = recipe_of(problem, task.direction, std::make_shared<const DirectPlans>(std::move(plans)));
   return candidate;
 }
 

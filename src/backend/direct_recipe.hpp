@@ -13,8 +13,10 @@ namespace scoremod::backend {
 class DirectRecipe final : public Recipe {
  public:
   using Make = std::function<ExecutablePlan(const PlanOptions&)>;
+  using Resize = std::function<std::shared_ptr<const Recipe>(const compiler::CompiledProblem&)>;
 
-  explicit DirectRecipe(Make make) : make_(std::move(make)) {}
+  /// `resize` gives the recipe of other sizes; without it each size has one of its own.
+  explicit DirectRecipe(Make make, Resize resize = nullptr) : make_(std::move(make)), resize_(std::move(resize)) {}
 
   BuildResult build(const Target&) const override { return {std::make_shared<Nothing>(), ""}; }
   std::shared_ptr<const Artifact> load(std::span<const std::byte>, const Target&) const override {
@@ -22,6 +24,9 @@ class DirectRecipe final : public Recipe {
   }
   ExecutablePlan plan(std::shared_ptr<const Artifact>, const PlanOptions& options) const override {
     return make_(options);
+  }
+  std::shared_ptr<const Recipe> at_sizes_of(const compiler::CompiledProblem& problem, const Target&) const override {
+    return resize_ ? resize_(problem) : nullptr;
   }
 
  private:
@@ -31,6 +36,7 @@ class DirectRecipe final : public Recipe {
   };
 
   Make make_;
+  Resize resize_;
 };
 
 }  // namespace scoremod::backend

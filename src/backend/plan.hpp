@@ -35,6 +35,9 @@ struct BackwardTensors {
   void* dk = nullptr;
   void* dv = nullptr;
   std::span<void* const> d_operands;  ///< one per operand; null where not wanted
+  float* amax_dq = nullptr;           ///< present where the problem wants it, and so are the next two
+  float* amax_dk = nullptr;
+  float* amax_dv = nullptr;
 };
 
 /// Parameters that may differ from call to call.

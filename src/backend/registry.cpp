@@ -8,7 +8,7 @@
 #include "backend/reference/reference_backend.hpp"
 #include "base/fail.hpp"
 #ifdef SCOREMOD_HAS_CUDA
-#include "backend/cuda/operand_gradients_backend.hpp"
+#include "backend/cuda/operand_gradients/operand_gradients_backend.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
 #endif
 #ifdef SCOREMOD_HAS_CUDNN

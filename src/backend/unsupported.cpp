@@ -71,6 +71,9 @@ constexpr std::array kRules{
              "leave the layouts of gradients out, or use the kernels or the cpu backend"},
     RuleInfo{Rule::kOutputDtype, "output_dtype", "The backend requires o and d_o to have the dtype of q, k and v.",
              "leave 'dtype_o' out, or use the kernels or the cpu backend"},
+    RuleInfo{Rule::kAmaxGradients, "amax_gradients",
+             "The backend does not write the largest magnitudes of dq, dk and dv, since it rounds them in its kernels.",
+             "leave 'amax_gradients' out and reduce dq, dk and dv, or use the cpu backend"},
 };
 
 }  // namespace

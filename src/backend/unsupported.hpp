@@ -37,6 +37,7 @@ enum class Rule : std::uint8_t {
   kPaged,
   kGradientLayout,
   kOutputDtype,
+  kAmaxGradients,
 };
 
 struct RuleInfo {

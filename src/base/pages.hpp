@@ -1,6 +1,5 @@
 #pragma once
 
-/// The address of a page of docs/ on the site, as a literal: SCOREMOD_PAGE("reference/ops"). There is no site yet;
-/// tests/python/test_pages.py holds it to SITE of python/scoremod/pages.py.
-#define SCOREMOD_SITE "https://scoremod.invalid/docs/"
-#define SCOREMOD_PAGE(name) SCOREMOD_SITE name "/"
+/// The command that prints a page of docs/, as a literal: SCOREMOD_PAGE("reference/ops"). The Python package has the
+/// command and the pages; without it a reader finds the page below docs/ of the sources, under the same name.
+#define SCOREMOD_PAGE(name) "`scoremod docs " name "`"

@@ -2,11 +2,13 @@
 
 #include <cstdlib>
 #include <memory>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "scoremod/attention.hpp"
 #include "scoremod/attention_cache.hpp"
+#include "scoremod/compile_ahead.hpp"
 #include "scoremod/error.hpp"
 #include "scoremod/explain.hpp"
 #include "scoremod/request_queue.hpp"
@@ -194,9 +196,11 @@ scoremod_status scoremod_support(const char* problem_json, const scoremod_compil
   return guard(message, [&] {
     require(problem_json, "problem_json");
     require(answers_json, "answers_json");
+    const scoremod::AttentionProblem problem = scoremod::parse_problem(problem_json);
+    const auto [compile, level, device] = scoremod::c_api::convert_query(options);
     auto answers = nlohmann::ordered_json::array();
-    for (const scoremod::Support& answer : scoremod::support(scoremod::parse_problem(problem_json), convert(options),
-                                                             scoremod::c_api::support_level_of(options))) {
+    for (const scoremod::Support& answer : device ? scoremod::support_elsewhere(problem, *device, compile, level)
+                                                  : scoremod::support(problem, compile, level)) {
       nlohmann::ordered_json object{{"backend", answer.backend}, {"supported", answer.supported}};
       scoremod::explaining::add_reasons(answer.reasons, object);
       object["notes"] = answer.notes;
@@ -214,8 +218,10 @@ scoremod_status scoremod_explain(const char* problem_json, const scoremod_compil
   return guard(message, [&] {
     require(problem_json, "problem_json");
     require(explanation_json, "explanation_json");
+    scoremod::c_api::Query query = scoremod::c_api::convert_query(options);
     scoremod::ExplainOptions explain_options;
-    explain_options.compile = convert(options);
+    explain_options.compile = std::move(query.compile);
+    explain_options.device_properties = std::move(query.device_properties);
     const scoremod::AttentionProblem problem = scoremod::parse_problem(problem_json);
     give(to_json(scoremod::explain(problem, explain_options)), explanation_json);
   });

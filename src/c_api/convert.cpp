@@ -16,16 +16,19 @@ static_assert(sizeof(scoremod_status) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_compile_options, memory) == 48);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_compile_options, support_level) == 84);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_compile_options, new_sizes) == 88);
+static_assert(sizeof(void*) != 8 || offsetof(scoremod_compile_options, device_properties) == 96);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_call_options, key_offset) == 36);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_forward_args, options) == 120);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_call_options, dropout_offset) == 48);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_forward_args, max_logit) == 128);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_forward_args, amax_o) == 144);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_backward_args, options) == 200);
+static_assert(sizeof(void*) != 8 || offsetof(scoremod_backward_args, amax_dv) == 240);
 static_assert(sizeof(void*) != 8 || sizeof(scoremod_operand) == 24);
 static_assert(sizeof(scoremod_strides) == 32);
 static_assert(sizeof(void*) != 8 || sizeof(scoremod_operand_sizes) == 32);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_sizes, operand_count) == 152);
+static_assert(sizeof(void*) != 8 || offsetof(scoremod_sizes, takes_zeros) == 160);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_request_queue_options, threads) == 20);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_prepared_call, count) == 56);
 
@@ -127,12 +130,9 @@ CallOptions convert(const scoremod_call_options* given) {
   return made;
 }
 
-}  // namespace
-
-CompileOptions convert(const scoremod_compile_options* given) {
+/// All that concerns compiling.
+CompileOptions compile_options_of(const scoremod_compile_options& options) {
   CompileOptions made;
-  if (given == nullptr) return made;
-  const scoremod_compile_options options = read_struct(given, "scoremod_compile_options");
   if (options.backend != nullptr) made.backend = options.backend;
   made.threads = options.threads;
   if (options.has_device != 0) made.device = options.device;
@@ -152,11 +152,29 @@ CompileOptions convert(const scoremod_compile_options* given) {
   return made;
 }
 
-SupportLevel support_level_of(const scoremod_compile_options* given) {
-  if (given == nullptr) return SupportLevel::kVerified;
-  const std::int32_t level = read_struct(given, "scoremod_compile_options").support_level;
+SupportLevel convert_support_level(std::int32_t level) {
   if (level != 0 && level != 1) fail_argument("options.support_level: expected 0 or 1, found ", level);
   return level == 0 ? SupportLevel::kVerified : SupportLevel::kStatic;
+}
+
+}  // namespace
+
+CompileOptions convert(const scoremod_compile_options* given) {
+  if (given == nullptr) return {};
+  const scoremod_compile_options options = read_struct(given, "scoremod_compile_options");
+  if (options.device_properties != nullptr) {
+    fail_argument("options.device_properties: expected NULL, found a text: only scoremod_support and scoremod_explain ",
+                  "answer for a device elsewhere; name a device that is here with `device`");
+  }
+  return compile_options_of(options);
+}
+
+Query convert_query(const scoremod_compile_options* given) {
+  if (given == nullptr) return {};
+  const scoremod_compile_options options = read_struct(given, "scoremod_compile_options");
+  Query query{compile_options_of(options), convert_support_level(options.support_level), std::nullopt};
+  if (options.device_properties != nullptr) query.device_properties = options.device_properties;
+  return query;
 }
 
 RequestQueueOptions convert(const scoremod_request_queue_options* given) {
@@ -172,12 +190,13 @@ RequestQueueOptions convert(const scoremod_request_queue_options* given) {
 Sizes convert(const scoremod_sizes* sizes) {
   require(sizes, "sizes");
   const scoremod_sizes s = read_struct(sizes, "scoremod_sizes");
-  return {s.batch,       s.heads_q,      s.heads_kv,
-          s.seq_q,       s.seq_kv,       s.tokens_q,
-          s.tokens_kv,   s.blocks,       s.blocks_per_sequence,
-          convert(s.q),  convert(s.k),   convert(s.v),
-          convert(s.o),  convert(s.d_o), convert(s.dq),
-          convert(s.dk), convert(s.dv),  convert(s.operands, s.operand_count)};
+  return {s.batch,           s.heads_q,      s.heads_kv,
+          s.seq_q,           s.seq_kv,       s.tokens_q,
+          s.tokens_kv,       s.blocks,       s.blocks_per_sequence,
+          convert(s.q),      convert(s.k),   convert(s.v),
+          convert(s.o),      convert(s.d_o), convert(s.dq),
+          convert(s.dk),     convert(s.dv),  convert(s.operands, s.operand_count),
+          s.takes_zeros != 0};
 }
 
 scoremod_prepared_call convert(const scoremod_prepared_call* given) {
@@ -224,6 +243,9 @@ BackwardCall convert(const scoremod_backward_args* given) {
   call.args.dv = convert(args.dv);
   call.args.d_operands = convert(args.d_operands, args.d_operand_count);
   call.args.options = convert(args.options);
+  call.args.amax_dq = convert(args.amax_dq);
+  call.args.amax_dk = convert(args.amax_dk);
+  call.args.amax_dv = convert(args.amax_dv);
   call.workspace = convert(args.workspace);
   return call;
 }

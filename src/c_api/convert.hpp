@@ -1,5 +1,8 @@
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "scoremod/attention.hpp"
 #include "scoremod/c_api.h"
 #include "scoremod/request_queue.hpp"
@@ -17,14 +20,21 @@ struct BackwardCall {
   Buffer workspace;
 };
 
+/// The question of scoremod_support and scoremod_explain.
+struct Query {
+  CompileOptions compile;
+  SupportLevel level = SupportLevel::kVerified;
+  std::optional<std::string> device_properties;  ///< of a device that need not be here
+};
+
 // The C++ meaning of the C structs. Each reads only struct_size bytes of the caller's struct and takes the rest as
 // zero. They throw Error(kInvalidArgument) when struct_size can't be one, and when a field is set that this library
 // does not know yet.
 
-/// Null gives the defaults.
+/// Null gives the defaults. What queries alone take is refused.
 CompileOptions convert(const scoremod_compile_options* options);
+Query convert_query(const scoremod_compile_options* options);
 RequestQueueOptions convert(const scoremod_request_queue_options* options);
-SupportLevel support_level_of(const scoremod_compile_options* options);
 /// Null is refused.
 Sizes convert(const scoremod_sizes* sizes);
 /// It is as it is given; its arrays are there.

@@ -50,7 +50,12 @@ CheckMemory::CheckMemory(const Completed& completed, const ProblemInputs& inputs
     tensor.name = "max_logit";
     max_logit.emplace(buffer_for(tensor, seed, space));
   }
-  if (completed.problem.amax_o) amax_o.emplace(buffer_for(StridedTensor{"amax_o", DType::kF32, {}, {}}, seed, space));
+  const auto number = [&](const char* name) {
+    return buffer_for(StridedTensor{name, DType::kF32, {}, {}}, seed, space);
+  };
+  if (completed.problem.amax_o) amax_o.emplace(number("amax_o"));
+  for (const char* name : {"amax_dq", "amax_dk", "amax_dv"})
+    if (completed.problem.amax_gradients) amax_gradients.push_back(number(name));
   q.hold(inputs.q);
   k.hold(inputs.k);
   v.hold(inputs.v);
@@ -109,7 +114,7 @@ std::vector<GuardedBuffer*> CheckMemory::all() {
   if (max_logit) list.push_back(&*max_logit);
   if (given_o) list.push_back(&*given_o);
   if (amax_o) list.push_back(&*amax_o);
-  for (auto* group : {&operands, &d_operands}) {
+  for (auto* group : {&amax_gradients, &operands, &d_operands}) {
     for (GuardedBuffer& buffer : *group) list.push_back(&buffer);
   }
   return list;
@@ -133,6 +138,11 @@ OutputBuffers CheckMemory::outputs() {
   OutputBuffers buffers{out(given_o ? *given_o : o), out(lse), out(dq), out(dk), out(dv), {}};
   if (max_logit) buffers.max_logit = out(*max_logit);
   if (amax_o) buffers.amax_o = out(*amax_o);
+  if (!amax_gradients.empty()) {
+    buffers.amax_dq = out(amax_gradients[0]);
+    buffers.amax_dk = out(amax_gradients[1]);
+    buffers.amax_dv = out(amax_gradients[2]);
+  }
   for (const std::uint32_t i : with_gradient) {
     buffers.d_operands.push_back({operands[i].tensor().name, out(d_operands[i])});
   }

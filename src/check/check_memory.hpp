@@ -34,6 +34,7 @@ struct CheckMemory {
 
   GuardedBuffer q, k, v, d_o, o, lse, dq, dk, dv;
   std::optional<GuardedBuffer> max_logit, amax_o;   ///< where the problem wants them
+  std::vector<GuardedBuffer> amax_gradients;        ///< of dq, dk and dv; likewise
   std::optional<GuardedBuffer> given_o;             ///< the backward's o, after give_deltas()
   std::vector<GuardedBuffer> operands, d_operands;  ///< in the order of the declarations
   std::vector<std::uint32_t> with_gradient;         ///< problem::operands_with_gradient()

@@ -68,7 +68,8 @@ void run_subject(const Subject& subject, const AttentionProblem& completed, Call
   if (memory.max_logit) memory.max_logit->hold_as_is();
   if (memory.amax_o) memory.amax_o->hold_as_is();
   for (GuardedBuffer* output : {&memory.dq, &memory.dk, &memory.dv}) output->expect_output();
-  for (GuardedBuffer& output : memory.d_operands) output.expect_output();
+  for (std::vector<GuardedBuffer>* outputs : {&memory.d_operands, &memory.amax_gradients})
+    for (GuardedBuffer& output : *outputs) output.expect_output();
   memory.send();
   report.backward_seconds =
       timed_run(*subject.memory, subject.backward_workspace_bytes, "backward", report,
@@ -135,6 +136,13 @@ std::vector<OutputCheck> compare_all(const CheckMemory& memory, const AttentionP
   compare_rows(TensorRole::kDQ, memory.dq, oracle.backward.dq, plain.backward.dq, band.backward.dq);
   compare_rows(TensorRole::kDK, memory.dk, oracle.backward.dk, plain.backward.dk, band.backward.dk);
   compare_rows(TensorRole::kDV, memory.dv, oracle.backward.dv, plain.backward.dv, band.backward.dv);
+  if (problem.amax_gradients) {
+    const reference::BackwardResult<double>&t = oracle.backward, &b = band.backward;
+    const reference::BackwardResult<float>& p = plain.backward;
+    compare(memory.amax_gradients[0], t.amax_dq, p.amax_dq, b.amax_dq);
+    compare(memory.amax_gradients[1], t.amax_dk, p.amax_dk, b.amax_dk);
+    compare(memory.amax_gradients[2], t.amax_dv, p.amax_dv, b.amax_dv);
+  }
   for (const std::uint32_t i : memory.with_gradient) {
     compare(memory.d_operands[i], oracle.backward.d_operands[i], plain.backward.d_operands[i],
             band.backward.d_operands[i]);

@@ -45,6 +45,13 @@ reference::BackwardResult<double> GradientBand::take() const {
   finish(band.dq, squares_.dq, gradient_.dq, store_gradients_);
   finish(band.dk, squares_.dk, gradient_.dk, store_gradients_);
   finish(band.dv, squares_.dv, gradient_.dv, store_gradients_);
+  // The largest magnitude moves by no more than the element that moves the most; it is not rounded.
+  const auto largest = [](const std::vector<double>& squares) {
+    return std::vector{std::sqrt(reference::largest_magnitude(squares).front())};
+  };
+  band.amax_dq = largest(squares_.dq);
+  band.amax_dk = largest(squares_.dk);
+  band.amax_dv = largest(squares_.dv);
   for (std::size_t i = 0; i < rows_.operands.size(); ++i) {
     const double store = is_floating(rows_.operands[i].dtype) ? unit_roundoff(rows_.operands[i].dtype) : 0;
     finish(band.d_operands.emplace_back(), squares_.d_operands[i], gradient_.d_operands[i], store);
@@ -56,6 +63,9 @@ reference::BackwardResult<double> GradientBand::empty_gradient() const {
   reference::BackwardResult<double> out{std::vector<double>(rows_.q.size()),
                                         std::vector<double>(rows_.k.size()),
                                         std::vector<double>(rows_.v.size()),
+                                        {},
+                                        {},
+                                        {},
                                         {}};
   for (const reference::OperandView& operand : rows_.operands) {
     out.d_operands.emplace_back(is_floating(operand.dtype) ? static_cast<std::size_t>(operand.size()) : 0);

@@ -32,7 +32,7 @@ std::pair<AttentionProblem, CheckOptions> plain_attention(const AttentionProblem
   plain.first.sink = Sink::kNone;
   plain.first.dropout = 0;
   plain.first.max_logit = false;
-  plain.first.amax_o = false;
+  plain.first.amax_o = plain.first.amax_gradients = false;
   // Plain attention has only the implied operands, which say where the tensors' rows lie.
   const std::vector<OperandDecl> implied = problem::implied_operands(plain.first);
   const auto is_dropped = [&](const auto& operand) {

@@ -157,6 +157,16 @@ void choose_paged(Chooser& choose, std::int64_t row_alignment, AttentionProblem&
   }
 }
 
+/// FP8 keys and values under wider queries, with scales of the tensors or of each KV head. A choice that is never
+/// wanted draws nothing.
+void choose_float8_keys(Chooser& choose, double probability, AttentionProblem& problem) {
+  if (probability == 0 || is_float8(problem.dtype) || !choose.chance(probability)) return;
+  problem.dtype_kv = choose.one_of(std::array{DType::kE4M3, DType::kE5M2});
+  problem.backward = false;
+  for (const char* name : {problem::kDescaleOfKeys, problem::kDescaleOfValues})
+    if (choose.chance(0.5)) problem.operands.push_back({name, DType::kF32, {problem.heads_kv}, {}, false});
+}
+
 /// Chooses layouts and strides that not every backend supports.
 void choose_places(Chooser& choose, const RandomProblemOptions& options, AttentionProblem& problem) {
   // Offsets and tables are of whole sequences.
@@ -167,6 +177,7 @@ void choose_places(Chooser& choose, const RandomProblemOptions& options, Attenti
       choose_paged(choose, options.row_alignment, problem);
     }
   }
+  choose_float8_keys(choose, options.float8_keys_probability, problem);
   if (choose.chance(options.output_dtype_probability))
     problem.dtype_o = choose.one_of(std::array{DType::kF32, DType::kF16, DType::kBF16});
   if (!problem.backward || !choose.chance(options.gradient_layout_probability)) return;
@@ -245,7 +256,9 @@ void choose_program(Chooser& choose, std::mt19937_64& random, const RandomProble
   if (choose.chance(options.shifted_value_probability))
     program.value_shift = static_cast<float>(choose.between(-250, 300));
   out.problem.program = random_program(random, program);
-  out.problem.operands.clear();
+  // The others are of another draw's program.
+  std::erase_if(out.problem.operands,
+                [&](const OperandSpec& spec) { return !problem::is_tensor_scale(out.problem, spec.name); });
   out.fills.clear();
   choose_operands(choose, program, out);
   fill_row_class(rows, out);

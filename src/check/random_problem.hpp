@@ -34,6 +34,8 @@ struct RandomProblemOptions {
   double paged_probability = 0;
   double gradient_layout_probability = 0;
   double output_dtype_probability = 0;
+  /// How often keys and values of problems in more bits are FP8 (then without backward).
+  double float8_keys_probability = 0;
 };
 
 /// A valid problem with a tame random program. It has grouped heads, equal and different lengths and head dims, every

@@ -16,6 +16,7 @@
 #include "check/rounding_band.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"
+#include "problem/tensor_view.hpp"
 #include "verification/output_error.hpp"
 
 namespace scoremod {
@@ -264,7 +265,7 @@ class SampleCheck {
 void expect_sampled(const AttentionProblem& problem) {
   const char* found = problem.tokens_q || problem.tokens_kv ? "ragged tensors"
                       : problem.paged                       ? "paged keys"
-                      : is_float8(problem.dtype)            ? "FP8 tensors"
+                      : problem::has_float8_keys(problem)   ? "FP8 tensors"
                       : problem.dropout_keys                ? "keys of dropout"
                                                             : nullptr;
   if (found != nullptr) {

@@ -28,6 +28,7 @@ RandomProblemOptions problem_options(const std::vector<DType>& dtypes, bool larg
   options.paged_probability = 0.05;
   options.gradient_layout_probability = 0.15;
   options.output_dtype_probability = 0.05;
+  options.float8_keys_probability = 0.05;
   return options;
 }
 

@@ -22,9 +22,8 @@ void anchor(masks::MaskClass& mask, const AttentionProblem& before, const Attent
 }  // namespace
 
 CompiledProblem at_sizes_of(const AttentionProblem& problem, const CompiledProblem& compiled) {
-  CompiledProblem out = compiled;
+  CompiledProblem out{problem::with_implied_specs(problem), compiled.forward, compiled.backward, {}};
   out.derived.share(compiled.derived);
-  out.problem = problem::with_implied_specs(problem);
   // The compiler has put lengths and a scale that is read into this one, and has declared the fields' operands.
   out.problem.program = compiled.problem.program;
   out.problem.lengths = compiled.problem.lengths;

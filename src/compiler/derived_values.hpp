@@ -41,7 +41,7 @@ class DerivedValues {
 };
 
 /// A problem's place for DerivedValues. A copy has none, because a changed copy must not use the original's derived
-/// values. at_sizes_of() alone shares them.
+/// values. Only at_sizes_of() shares them, and copies that never change.
 class Derived {
  public:
   Derived() = default;

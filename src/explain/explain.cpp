@@ -14,6 +14,7 @@
 #include "explain/task_candidates.hpp"
 #include "ir/builder.hpp"
 #include "planner/plan_problem.hpp"
+#include "problem/tensor_view.hpp"
 #include "runtime/known_structures.hpp"
 #include "runtime/later_plans.hpp"
 
@@ -76,6 +77,8 @@ MaskExplanation explain_mask(const compiler::CompiledProblem& compiled) {
   return mask;
 }
 
+using Elsewhere = std::optional<backend::DeviceProperties>;
+
 /// As a call is planned whose tensors lie in one memory, of those that the caller leaves open.
 std::vector<planner::PlannedProblem> plan_in_each_memory(const compiler::CompiledProblem& compiled,
                                                          const CompileOptions& options) {
@@ -100,21 +103,63 @@ bool runs(const std::optional<planner::TaskAnswer>& answer, const backend::Backe
   return answer && answer->chosen() != nullptr && answer->chosen()->engine == &engine;
 }
 
+/// For a device elsewhere there are no plans that run, only what was built of them.
+void add_workspaces(const planner::Prepared& prepared, BackendExplanation& explanation) {
+  if (prepared.forward_plan)
+    explanation.forward_workspace_bytes = prepared.forward_plan->workspace_bytes();
+  else if (prepared.runs_forward())
+    explanation.forward_workspace_bytes = prepared.forward.chosen()->workspace_bytes;
+  const bool is_whole = prepared.backward && !prepared.fused_backward && !prepared.operand_gradients;
+  if (prepared.backward_plan)
+    explanation.backward_workspace_bytes = prepared.backward_plan->workspace_bytes();
+  else if (is_whole && prepared.runs_backward())
+    explanation.backward_workspace_bytes = prepared.backward->chosen()->workspace_bytes;
+}
+
+/// One part of a plan for a device elsewhere, for which every candidate was asked: that of a backend and the
+/// companions.
+planner::PlannedProblem of_one_backend(planner::PlannedProblem planned, const backend::Backend& engine) {
+  const auto is_others = [&](const auto& each) { return each.engine != &engine && !each.engine->is_companion(); };
+  const auto keep_own = [&](planner::TaskAnswer& answer) {
+    std::erase_if(answer.considered, is_others);
+    std::erase_if(answer.reasons, is_others);
+    const auto is_built = [](const planner::Considered& each) { return each.asked && !each.refusal; };
+    const auto first = std::ranges::find_if(answer.considered, is_built);
+    if (answer.chosen() == nullptr && first != answer.considered.end()) first->chosen = true;
+  };
+  keep_own(planned.prepared.forward);
+  if (planned.prepared.backward) keep_own(*planned.prepared.backward);
+  return planned;
+}
+
+/// The answer of one backend, as if there were no other.
+planner::PlannedProblem plan_alone(const backend::Backend& engine, const compiler::CompiledProblem& compiled,
+                                   const CompileOptions& options, const Elsewhere& elsewhere,
+                                   const planner::PlannedProblem& of_call) {
+  const auto& selected = of_call.selection.backends;
+  const bool is_elsewhere = elsewhere && engine.memory().kind() != MemoryKind::kHost;
+  const bool is_selected = std::ranges::find(selected, &engine) != selected.end();
+  // Which task makes operand gradients depends on the backend that runs the rest.
+  const bool has_same_tasks = !compiled.backward || problem::operands_with_gradient(compiled.problem).empty();
+  if (is_elsewhere && is_selected && has_same_tasks) return of_one_backend(of_call, engine);
+  // To build for a device elsewhere takes seconds, and a backend that is left out runs nothing there.
+  const auto level = is_elsewhere && !is_selected ? planner::Level::kStatic : planner::Level::kVerified;
+  return planner::plan_problem_on(elsewhere, compiled, options, level, alone(engine));
+}
+
 /// Each backend's own answer, and its place among the others. A plan that was made for a call is used for its backend's
 /// answer too.
 std::vector<BackendExplanation> explain_backends(const compiler::CompiledProblem& compiled,
-                                                 const CompileOptions& options,
+                                                 const CompileOptions& options, const Elsewhere& elsewhere,
                                                  const planner::PlannedProblem& of_call) {
   const std::string failure = runtime::later_failure(compiled.problem);
   std::vector<BackendExplanation> explanations;
   for (const backend::Backend* engine : backend::backends()) {
     if (engine->is_companion()) continue;
-    const auto planned = planner::plan_problem(compiled, options, planner::Level::kVerified, alone(*engine));
+    const auto planned = plan_alone(*engine, compiled, options, elsewhere, of_call);
     BackendExplanation explanation;
     explanation.support = planner::support_of(planned, *engine, compiled);
-    const planner::Prepared& prepared = planned.prepared;
-    if (prepared.forward_plan) explanation.forward_workspace_bytes = prepared.forward_plan->workspace_bytes();
-    if (prepared.backward_plan) explanation.backward_workspace_bytes = prepared.backward_plan->workspace_bytes();
+    add_workspaces(planned.prepared, explanation);
     explanation.chosen = runs(of_call.prepared.forward, *engine);
     explanation.chosen_backward = runs(of_call.prepared.backward, *engine);
     if (explanation.support.forward_supported) explanation.why_not_chosen = why_not_chosen(of_call, *engine);
@@ -127,17 +172,17 @@ std::vector<BackendExplanation> explain_backends(const compiler::CompiledProblem
   return explanations;
 }
 
-std::vector<PatternExplanation> candidates_elsewhere(const compiler::CompiledProblem& compiled,
-                                                     const CompileOptions& options, const std::string& device) {
+/// As a call on a device elsewhere is planned, with every candidate.
+planner::PlannedProblem plan_elsewhere(const compiler::CompiledProblem& compiled, const CompileOptions& options,
+                                       const Elsewhere& device) {
   CompileOptions for_device = options;
   if (for_device.backend.empty()) for_device.memory = MemoryKind::kCuda;
-  const auto planned =
-      planner::plan_problem_elsewhere(compiled, for_device, planner::Level::kBuilt, planner::select(for_device),
-                                      backend::DeviceProperties::parse(device), true);
+  auto planned =
+      planner::plan_problem_on(device, compiled, for_device, planner::Level::kBuilt, planner::select(for_device), true);
   if (planned.selection.backends.empty()) {
     fail_unsupported("this scoremod was built without a backend that has candidates to explain for a device");
   }
-  return task_candidates(planned, compiled.problem);
+  return planned;
 }
 
 }  // namespace
@@ -158,15 +203,17 @@ Explanation explain(const AttentionProblem& problem, const ExplainOptions& optio
   if (compiled.backward) explanation.derivative = compiled.backward->program.to_string();
   explanation.work = compiler::work_of(compiled);
   explanation.tensors = tensors_of(problem);
-  const std::optional<std::string>& device = options.device_properties;
-  if (device) explanation.patterns = explaining::candidates_elsewhere(compiled, options.compile, *device);
-  const auto plans = explaining::plan_in_each_memory(compiled, options.compile);
-  for (const planner::PlannedProblem& planned : plans) {
-    if (device) break;
+  explaining::Elsewhere elsewhere;
+  if (options.device_properties) elsewhere = backend::DeviceProperties::parse(*options.device_properties);
+  std::vector<planner::PlannedProblem> plans;
+  if (elsewhere)
+    plans.push_back(explaining::plan_elsewhere(compiled, options.compile, elsewhere));
+  else
+    plans = explaining::plan_in_each_memory(compiled, options.compile);
+  for (const planner::PlannedProblem& planned : plans)
     std::ranges::move(explaining::task_candidates(planned, compiled.problem), std::back_inserter(explanation.patterns));
-  }
   explanation.decided_by = plans.front().selection.decided_by;
-  explanation.backends = explaining::explain_backends(compiled, options.compile, plans.front());
+  explanation.backends = explaining::explain_backends(compiled, options.compile, elsewhere, plans.front());
   return explanation;
 }
 

@@ -86,11 +86,11 @@ class Writer {
     const AttentionProblem& asked = explanation_.problem;
     const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged, lengths,
                  index_offsets] = problem::topic<Sequences>(asked);
-    const auto& [dtype, dtype_o, dtype_d_o, dtype_gradients] = problem::topic<TensorDTypes>(asked);
+    const auto& [dtype, dtype_kv, dtype_o, dtype_d_o, dtype_gradients] = problem::topic<TensorDTypes>(asked);
     const auto& [q, k, v, o, d_o, dq, dk, dv] = problem::topic<TensorLayouts>(asked);
     const auto& [scale, sink, dropout, dropout_keys] = problem::topic<SoftmaxOptions>(asked);
     const auto& [stats, max_logit, amax_o] = problem::topic<OutputOptions>(asked);
-    const auto& [backward, given_deltas, deterministic] = problem::topic<BackwardOptions>(asked);
+    const auto& [backward, given_deltas, deterministic, amax_gradients] = problem::topic<BackwardOptions>(asked);
     [[maybe_unused]] const auto& [program, operands] = problem::topic<ScoreProgram>(asked);
     row("problem") << "batch " << batch << ", heads " << heads_q;
     if (heads_kv != heads_q) out_ << " over " << heads_kv;
@@ -99,7 +99,8 @@ class Writer {
     if (tokens_q) out_ << ", " << *tokens_q << " tokens of queries";
     if (tokens_kv) out_ << ", " << *tokens_kv << " tokens of keys";
     if (paged) out_ << ", keys in " << paged->blocks << " blocks of " << paged->block_size;
-    out_ << ", " << to_string(dtype) << (dtype_o ? concat(", o ", to_string(*dtype_o)) : std::string()) << ", scale "
+    out_ << ", " << to_string(dtype) << (dtype_kv ? concat(", k and v ", to_string(*dtype_kv)) : std::string())
+         << (dtype_o ? concat(", o ", to_string(*dtype_o)) : std::string()) << ", scale "
          << explanation_.problem.effective_scale()
          << (d_o || dq || dk || dv ? ", gradients in layouts of their own" : "")
          << (lengths.q ? ", lengths of queries" : "") << (lengths.kv ? ", lengths of keys" : "")
@@ -107,7 +108,8 @@ class Writer {
          << (dropout > 0 ? concat(", dropout ", dropout) : std::string()) << (dropout_keys ? " by keys" : "")
          << (backward ? ", backward" : "") << (given_deltas ? " with given deltas" : "") << (stats ? ", stats" : "")
          << (max_logit ? ", max logit" : "") << (amax_o ? ", amax of o" : "")
-         << (index_offsets ? ", index offsets" : "") << (deterministic ? ", deterministic" : "") << "\n";
+         << (amax_gradients ? ", amax of dq, dk and dv" : "") << (index_offsets ? ", index offsets" : "")
+         << (deterministic ? ", deterministic" : "") << "\n";
   }
 
   void mask() {

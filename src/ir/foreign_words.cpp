@@ -15,12 +15,12 @@ namespace {
 
 using Pair = std::pair<std::string_view, std::string_view>;
 
-constexpr std::array<Pair, 24> kWords{{{"&&", "&"},         {"||", "|"},         {"and", "&"},       {"or", "|"},
-                                       {"not", "!"},        {"xor", "^"},        {"mod", "%"},       {"**", "pow"},
-                                       {"where", "select"}, {"if", "select"},    {"maximum", "max"}, {"minimum", "min"},
-                                       {"fabs", "abs"},     {"int", "i32"},      {"int32", "i32"},   {"float", "f32"},
-                                       {"float32", "f32"},  {"True", "true"},    {"False", "false"}, {"q", "q_idx"},
-                                       {"kv", "kv_idx"},    {"k_idx", "kv_idx"}, {"batch", "b"},     {"head", "h"}}};
+constexpr std::array<Pair, 25> kWords{
+    {{"&&", "&"},        {"||", "|"},         {"and", "&"},     {"or", "|"},         {"not", "!"},
+     {"xor", "^"},       {"mod", "%"},        {"**", "pow"},    {"where", "select"}, {"if", "select"},
+     {"maximum", "max"}, {"minimum", "min"},  {"fabs", "abs"},  {"int", "i32"},      {"int32", "i32"},
+     {"float", "f32"},   {"float32", "f32"},  {"True", "true"}, {"False", "false"},  {"q", "q_idx"},
+     {"kv", "kv_idx"},   {"k_idx", "kv_idx"}, {"batch", "b"},   {"head", "h"},       {"causal", "q_idx >= kv_idx"}}};
 
 /// Functions that are close to the name of another one and mean something else.
 constexpr std::array<std::string_view, 7> kUnlike{"asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh"};

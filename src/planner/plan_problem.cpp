@@ -1,5 +1,6 @@
 #include "planner/plan_problem.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <string_view>
 #include <utility>
@@ -20,6 +21,11 @@ using compiler::CompiledProblem;
 
 constexpr std::size_t kDefaultWorkspaceLimit = std::size_t{8} << 30;
 
+/// The host's plans are not held to the limit.
+std::size_t most_workspace(const CompileOptions& options, MemoryKind memory) {
+  return memory == MemoryKind::kHost ? SIZE_MAX : workspace_limit(options);
+}
+
 Request request_for(const CompileOptions& options, Level level, const Selection& selection,
                     const std::vector<const backend::Backend*>& backends) {
   Request request;
@@ -27,7 +33,7 @@ Request request_for(const CompileOptions& options, Level level, const Selection&
   request.backends = backends;
   request.in_order = selection.in_order;
   request.autotune = wants_autotune(options);
-  request.max_workspace = selection.memory == MemoryKind::kHost ? SIZE_MAX : workspace_limit(options);
+  request.max_workspace = most_workspace(options, selection.memory);
   request.options.threads = options.threads;
   return request;
 }
@@ -58,6 +64,23 @@ bool has_no_context(const backend::Target& target, UnsupportedReason& reason) {
     reason = backend::unsupported(backend::Rule::kNoDevice, error.what());
     return error.code() == ErrorCode::kEnvironment;
   }
+}
+
+/// The answer to a chosen candidate's task at other sizes; false where its artifact does not serve them.
+bool plan_task_like(const Considered& chosen, const CompiledProblem& problem, const CompileOptions& options,
+                    const backend::Target& target, TaskAnswer& answer) {
+  const auto recipe = chosen.candidate.recipe->at_sizes_of(problem, target);
+  if (!recipe) return false;
+  answer.task = chosen.candidate.task;
+  answer.plan = recipe->plan(chosen.artifact, {options.threads});
+  if (answer.plan.workspace_bytes() > most_workspace(options, chosen.engine->memory().kind())) return false;
+  Considered& again = answer.considered.emplace_back();
+  again.engine = chosen.engine;
+  again.candidate.task = chosen.candidate.task;
+  again.candidate.recipe = recipe;
+  again.artifact = chosen.artifact;
+  again.chosen = true;
+  return true;
 }
 
 void add_first(TaskAnswer& answer, const UnsupportedReason& reason) {
@@ -119,29 +142,25 @@ PlannedProblem plan_problem(const CompiledProblem& problem, const CompileOptions
   return planned;
 }
 
-std::optional<PlannedProblem> plan_like(const Considered& chosen, const CompiledProblem& problem,
-                                        const CompileOptions& options, Selection selection) {
-  const backend::MemorySpace& memory = chosen.engine->memory();
+std::optional<PlannedProblem> plan_like(const Considered& forward, const Considered* backward,
+                                        const CompiledProblem& problem, const CompileOptions& options,
+                                        Selection selection) {
+  const backend::MemorySpace& memory = forward.engine->memory();
   std::optional<backend::DeviceScope> current;
   if (options.device) current.emplace(memory, *options.device);
   UnsupportedReason no_device;
   PlannedProblem planned{std::move(selection), target_here(memory, no_device), {}};
   if (!planned.target) return std::nullopt;
-  const auto recipe = chosen.candidate.recipe->at_sizes_of(problem, *planned.target);
-  if (!recipe) return std::nullopt;
-  plans::count_planned_forward();
   const auto planning = memory.enter_planning();
-  TaskAnswer& forward = planned.prepared.forward;
-  forward.task = chosen.candidate.task;
-  forward.plan = recipe->plan(chosen.artifact, {options.threads});
-  if (forward.plan.workspace_bytes() > workspace_limit(options)) return std::nullopt;
-  Considered& again = forward.considered.emplace_back();
-  again.engine = chosen.engine;
-  again.candidate.task = chosen.candidate.task;
-  again.candidate.recipe = recipe;
-  again.artifact = chosen.artifact;
-  again.chosen = true;
-  planned.prepared.forward_plan = forward.plan.forward;
+  Prepared& prepared = planned.prepared;
+  if (!plan_task_like(forward, problem, options, *planned.target, prepared.forward)) return std::nullopt;
+  if (backward != nullptr && !plan_task_like(*backward, problem, options, *planned.target, prepared.backward.emplace()))
+    return std::nullopt;
+  plans::count_planned_forward();
+  prepared.forward_plan = prepared.forward.plan.forward;
+  if (backward == nullptr) return planned;
+  plans::count_planned_backward();
+  prepared.backward_plan = prepared.backward->plan.backward;
   return planned;
 }
 
@@ -160,6 +179,15 @@ PlannedProblem plan_problem_elsewhere(const CompiledProblem& problem, const Comp
   request.every_candidate = every_candidate;
   planned.prepared = prepare(problem, request);
   return planned;
+}
+
+PlannedProblem plan_problem_on(const std::optional<backend::DeviceProperties>& elsewhere,
+                               const CompiledProblem& problem, const CompileOptions& options, Level level,
+                               Selection selection, bool every_candidate) {
+  if (!elsewhere || selection.memory == MemoryKind::kHost)
+    return plan_problem(problem, options, level, std::move(selection));
+  return plan_problem_elsewhere(problem, options, std::min(level, Level::kBuilt), std::move(selection), *elsewhere,
+                                every_candidate);
 }
 
 Support support_of(const PlannedProblem& planned, const backend::Backend& engine, const CompiledProblem& problem) {

@@ -25,16 +25,24 @@ struct PlannedProblem {
 PlannedProblem plan_problem(const compiler::CompiledProblem& problem, const CompileOptions& options, Level level,
                             Selection selection, bool ready_only = false);
 
-/// The plan of a problem without a backward, by the candidate that was chosen for one of its structure at other sizes.
-/// Artifact and verdict are that candidate's, and no other one is looked at. Nothing where these sizes want another
-/// artifact or need too large a workspace, or where no device is here.
-std::optional<PlannedProblem> plan_like(const Considered& chosen, const compiler::CompiledProblem& problem,
-                                        const CompileOptions& options, Selection selection);
+/// The plans of a problem by the candidates of one backend that were chosen for its structure at other sizes. Without a
+/// backward `backward` is null, else it writes all gradients. Artifacts and verdicts are those candidates', and no
+/// others are looked at. Nothing where these sizes want another artifact or need too large a workspace, or where no
+/// device is here.
+std::optional<PlannedProblem> plan_like(const Considered& forward, const Considered* backward,
+                                        const compiler::CompiledProblem& problem, const CompileOptions& options,
+                                        Selection selection);
 
 /// Plans for a device elsewhere: Level::kStatic or kBuilt. `every_candidate` as in Request.
 PlannedProblem plan_problem_elsewhere(const compiler::CompiledProblem& problem, const CompileOptions& options,
                                       Level level, Selection selection, const backend::DeviceProperties& device,
                                       bool every_candidate = false);
+
+/// As plan_problem_elsewhere() where a device elsewhere is given, up to Level::kBuilt, and the selection is not of the
+/// host's backends; else as plan_problem().
+PlannedProblem plan_problem_on(const std::optional<backend::DeviceProperties>& elsewhere,
+                               const compiler::CompiledProblem& problem, const CompileOptions& options, Level level,
+                               Selection selection, bool every_candidate = false);
 
 /// Each backend's own answer, as support() and explain() give it.
 Support support_of(const PlannedProblem& planned, const backend::Backend& engine,

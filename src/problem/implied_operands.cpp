@@ -49,9 +49,14 @@ NodeId tokens_of_batch(ir::Builder& builder, std::uint32_t offsets) {
 
 /// The declaration as a message says it.
 std::string type_of(const OperandDecl& decl) {
-  if (decl.is_table()) return concat("a table of i32 with rank ", decl.table_rank);
+  if (decl.is_table()) return concat("a table of ", to_string(decl.type), " with rank ", decl.table_rank);
   if (decl.type == Type::kI32) return "i32 [b]";
   return decl.name == kSinkOperand ? "f32 [h]" : "f32 without axes";
+}
+
+bool has_float8_tensors(const AttentionProblem& problem) {
+  return is_float8(problem.dtype) || is_float8(problem.dtype_kv.value_or(problem.dtype)) ||
+         is_float8(problem.dtype_o.value_or(problem.dtype)) || is_float8(problem.dtype_d_o.value_or(problem.dtype));
 }
 
 const char* field_of(const std::string& operand) {
@@ -64,10 +69,17 @@ const char* field_of(const std::string& operand) {
 
 }  // namespace
 
-bool is_tensor_scale(const AttentionProblem& problem, const std::string& name) {
-  if (name == kDescaleOfQueries || name == kDescaleOfKeys || name == kDescaleOfValues) return is_float8(problem.dtype);
+bool is_tensor_scale(const AttentionProblem& problem, std::string_view name) {
+  if (name == kDescaleOfQueries) return is_float8(problem.dtype);
+  if (name == kDescaleOfKeys || name == kDescaleOfValues) return has_float8_keys(problem);
   if (name == kScaleOfOutput) return is_float8(dtype_of(problem, TensorRole::kO));
   return name == kDescaleOfOutputGradient && problem.backward && is_float8(dtype_of(problem, TensorRole::kDO));
+}
+
+bool has_head_scales(const AttentionProblem& problem, std::string_view name) {
+  if (!problem.dtype_kv || (name != kDescaleOfKeys && name != kDescaleOfValues)) return false;
+  const auto spec = std::ranges::find(problem.operands, name, &OperandSpec::name);
+  return spec != problem.operands.end() && spec->shape.size() == 1;
 }
 
 std::optional<std::uint32_t> operand_number(const Program& program, const std::string& name) {
@@ -83,11 +95,12 @@ bool has_dropout_places(const AttentionProblem& problem) {
          spec->shape[1] == kPlacedDropoutKeyWords;
 }
 
-std::vector<std::int64_t> implied_table_shape(const AttentionProblem& problem, const std::string& name) {
+std::vector<std::int64_t> implied_table_shape(const AttentionProblem& problem, std::string_view name) {
   const bool of_queries = name == kOffsetsOfQueries;
   if (name == kDropoutKeys && problem.dropout_keys)
     return {problem.batch, has_dropout_places(problem) ? kPlacedDropoutKeyWords : kDropoutKeyWords};
   if ((of_queries && problem.tokens_q) || (name == kOffsetsOfKeys && problem.tokens_kv)) return {problem.batch + 1};
+  if (has_head_scales(problem, name)) return {problem.heads_kv};
   const bool is_page_table = name == kPagesOfKeys || name == kPagesOfValues;
   if (is_page_table && problem.paged) return {problem.batch, problem.paged->blocks_per_sequence};
   return {};
@@ -105,9 +118,10 @@ std::vector<OperandDecl> implied_operands(const AttentionProblem& problem) {
   if (problem.lengths.kv) decls.push_back({kLengthsOfKeys, Type::kI32, kByBatch, 0});
   if (problem.sink == Sink::kLearned) decls.push_back({kSinkOperand, Type::kF32, kByHead, 0});
   if (problem.dropout_keys) decls.push_back({kDropoutKeys, Type::kI32, {}, 2});
+  if (!has_float8_tensors(problem)) return decls;
   for (const char* name :
        {kDescaleOfQueries, kDescaleOfKeys, kDescaleOfValues, kScaleOfOutput, kDescaleOfOutputGradient}) {
-    if (is_tensor_scale(problem, name)) decls.push_back({name, Type::kF32, {}, 0});
+    if (is_tensor_scale(problem, name)) decls.push_back({name, Type::kF32, {}, has_head_scales(problem, name) ? 1 : 0});
   }
   return decls;
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "scoremod/problem.hpp"
@@ -27,16 +28,20 @@ inline constexpr const char* kDescaleOfOutputGradient = "descale_d_o";
 /// The operands of a problem's fields, whether or not its program declares them too.
 std::vector<OperandDecl> implied_operands(const AttentionProblem& problem);
 
-/// Whether the problem has an FP8 tensor whose scale is an operand of this name. A scale is f32, a single element, read
-/// by no program, and without a gradient.
-bool is_tensor_scale(const AttentionProblem& problem, const std::string& name);
+/// Whether the problem has an FP8 tensor whose scale is an operand of this name. A scale is f32, a single element
+/// unless has_head_scales(), read by no program, and without a gradient.
+bool is_tensor_scale(const AttentionProblem& problem, std::string_view name);
+
+/// Whether the scale of this name, of FP8 keys or values under 16-bit or f32 queries, has one element for each KV head,
+/// by its spec's shape.
+bool has_head_scales(const AttentionProblem& problem, std::string_view name);
 
 /// Whether the problem's dropout keys include the places of queries and keys (problem/call_dropout.hpp), by their
 /// shape.
 bool has_dropout_places(const AttentionProblem& problem);
 
 /// The shape that a problem's fields give a table of this name, which only they can know; empty for all others.
-std::vector<std::int64_t> implied_table_shape(const AttentionProblem& problem, const std::string& name);
+std::vector<std::int64_t> implied_table_shape(const AttentionProblem& problem, std::string_view name);
 
 /// Throws Error(kInvalidArgument) where the program declares an operand of such a name as something else.
 void check_implied_operands(const AttentionProblem& problem);

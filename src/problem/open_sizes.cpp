@@ -8,25 +8,28 @@
 #include "scoremod/sizes.hpp"
 
 #include "base/fail.hpp"
+#include "problem/empty_sizes.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
+#include "problem/validate_sizes.hpp"
 
 namespace scoremod {
 namespace problem {
 namespace {
 
 /// The size that a call has where the problem says `own`.
-void fill(const std::string& field, std::int64_t& own, std::int64_t given) {
+void fill(const std::string& field, std::int64_t& own, std::int64_t given, bool takes_zeros) {
   if (own != kOpenSize) {
     if (given == 0 || given == own) return;
     fail_argument("sizes.", field, ": expected ", own, ", which the problem fixes, or 0; found ", given);
   }
-  if (given == 0) {
+  if (given == kOpenSize) fail_argument("sizes.", field, ": expected a size from 1 to ", kMaxSize, ", found ", given);
+  if (given == 0 && !takes_zeros) {
     fail_argument("sizes.", field, ": expected a size of at least 1, since the problem leaves '", field,
                   "' open; found none");
   }
   // validate() refuses the others by the same name.
-  own = given == kOpenSize ? 0 : given;
+  own = given;
 }
 
 /// Refuses a size of something that the problem does not have.
@@ -35,8 +38,8 @@ void refuse_absent(const char* field, std::int64_t given, const char* of) {
   fail_argument("sizes.", field, ": expected 0 in a problem without ", of, ", found ", given);
 }
 
-void fill_tokens(const char* field, std::optional<std::int64_t>& own, std::int64_t given) {
-  if (own) return fill(field, *own, given);
+void fill_tokens(const char* field, std::optional<std::int64_t>& own, std::int64_t given, bool takes_zeros) {
+  if (own) return fill(field, *own, given, takes_zeros);
   refuse_absent(field, given, field);
 }
 
@@ -53,7 +56,7 @@ void fill_strides(std::optional<TensorLayout>& gradient, const TensorLayout& ten
 }
 
 void fill_operand(const AttentionProblem& problem, OperandSpec& spec, const OperandDecl& decl,
-                  const OperandSizes* given) {
+                  const OperandSizes* given, bool takes_zeros) {
   if (given != nullptr && !given->strides.empty()) spec.strides = given->strides;
   const bool has_shape = given != nullptr && !given->shape.empty();
   if (!decl.is_table()) {
@@ -65,7 +68,8 @@ void fill_operand(const AttentionProblem& problem, OperandSpec& spec, const Oper
       fail_argument("sizes.operands: expected ", spec.shape.size(), " sizes for table '", spec.name, "', found ",
                     given->shape.size());
     for (std::size_t i = 0; i < spec.shape.size(); ++i)
-      fill(concat("operands['", spec.name, "'].shape[", i, "]"), spec.shape[i], has_shape ? given->shape[i] : 0);
+      fill(concat("operands['", spec.name, "'].shape[", i, "]"), spec.shape[i], has_shape ? given->shape[i] : 0,
+           has_shape && takes_zeros);
     return;
   }
   if (has_shape && given->shape != spec.shape)
@@ -73,7 +77,7 @@ void fill_operand(const AttentionProblem& problem, OperandSpec& spec, const Oper
                   "', which has the problem's sizes, or these; found another");
 }
 
-void fill_operands(AttentionProblem& problem, const std::vector<OperandSizes>& given) {
+void fill_operands(AttentionProblem& problem, const std::vector<OperandSizes>& given, bool takes_zeros) {
   const std::vector<OperandDecl>& decls = problem.program.operands();
   for (const OperandSizes& sizes : given) {
     if (std::ranges::find(problem.operands, sizes.name, &OperandSpec::name) == problem.operands.end())
@@ -91,22 +95,23 @@ void fill_operands(AttentionProblem& problem, const std::vector<OperandSizes>& g
     const OperandDecl* decl = declared(spec.name);
     if (decl == nullptr) continue;  // validate() names it
     const auto found = std::ranges::find(given, spec.name, &OperandSizes::name);
-    fill_operand(problem, spec, *decl, found == given.end() ? nullptr : &*found);
+    fill_operand(problem, spec, *decl, found == given.end() ? nullptr : &*found, takes_zeros);
   }
 }
 
 /// All but strides and operands.
 void fill_sizes(AttentionProblem& problem, const Sizes& sizes) {
-  fill("batch", problem.batch, sizes.batch);
-  fill("heads_q", problem.heads_q, sizes.heads_q);
-  fill("heads_kv", problem.heads_kv, sizes.heads_kv);
-  fill("seq_q", problem.seq_q, sizes.seq_q);
-  fill("seq_kv", problem.seq_kv, sizes.seq_kv);
-  fill_tokens("tokens_q", problem.tokens_q, sizes.tokens_q);
-  fill_tokens("tokens_kv", problem.tokens_kv, sizes.tokens_kv);
+  const bool zeros = sizes.takes_zeros;
+  fill("batch", problem.batch, sizes.batch, zeros);
+  fill("heads_q", problem.heads_q, sizes.heads_q, zeros);
+  fill("heads_kv", problem.heads_kv, sizes.heads_kv, zeros);
+  fill("seq_q", problem.seq_q, sizes.seq_q, zeros);
+  fill("seq_kv", problem.seq_kv, sizes.seq_kv, zeros);
+  fill_tokens("tokens_q", problem.tokens_q, sizes.tokens_q, zeros);
+  fill_tokens("tokens_kv", problem.tokens_kv, sizes.tokens_kv, zeros);
   if (problem.paged) {
-    fill("blocks", problem.paged->blocks, sizes.blocks);
-    fill("blocks_per_sequence", problem.paged->blocks_per_sequence, sizes.blocks_per_sequence);
+    fill("blocks", problem.paged->blocks, sizes.blocks, zeros);
+    fill("blocks_per_sequence", problem.paged->blocks_per_sequence, sizes.blocks_per_sequence, zeros);
   } else {
     refuse_absent("blocks", sizes.blocks, "paged");
     refuse_absent("blocks_per_sequence", sizes.blocks_per_sequence, "paged");
@@ -167,7 +172,7 @@ AttentionProblem with_sizes(AttentionProblem problem, const Sizes& sizes) {
   fill_strides(problem.k, sizes.k);
   fill_strides(problem.v, sizes.v);
   fill_strides(problem.o, sizes.o);
-  fill_operands(problem, sizes.operands);
+  fill_operands(problem, sizes.operands, sizes.takes_zeros);
   return problem;
 }
 
@@ -219,7 +224,7 @@ bool has_open_sizes(const AttentionProblem& p) {
 
 AttentionProblem problem_at(const AttentionProblem& open, const Sizes& sizes) {
   AttentionProblem problem = problem::with_sizes(open, sizes);
-  validate(problem);
+  problem::validate_for_calls(problem);
   return problem;
 }
 

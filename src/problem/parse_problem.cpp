@@ -8,6 +8,7 @@
 
 #include "base/fail.hpp"
 #include "base/nearest_name.hpp"
+#include "problem/empty_sizes.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/json_reader.hpp"
 #include "problem/open_sizes.hpp"
@@ -58,9 +59,17 @@ Sink parse_sink_field(const Json& value, const std::string& path) {
   fail_argument(path, ": expected one of ", name_list(known), ", found ", describe(value), suggestion(name, known));
 }
 
+/// A size that a file gives as a number: kOpenSize means an open one in an AttentionProblem alone. instead: what may
+/// stand there beside a number.
+std::int64_t as_known_size(const Json& value, const std::string& path, const char* instead = "") {
+  const std::int64_t size = as_integer(value, path);
+  if (size == kOpenSize) fail_argument(path, ": expected a size from 1 to ", kMaxSize, instead, ", found ", size);
+  return size;
+}
+
 /// A size of the problem, which null leaves open.
 std::int64_t as_size(const Json& value, const std::string& path) {
-  return value.is_null() ? kOpenSize : as_integer(value, path);
+  return value.is_null() ? kOpenSize : as_known_size(value, path, ", or null for an open one");
 }
 
 std::vector<std::int64_t> as_sizes(const Json& value, const std::string& path) {
@@ -106,7 +115,10 @@ PagedKeys parse_paged(const Json& value, const std::string& path) {
   const Fields fields(value, path, member_names<PagedKeys>());
   PagedKeys paged;
   visit_members(paged, [&](const char* name, std::int64_t& count) {
-    count = as_size(fields.require(name, "a number of keys or blocks"), fields.path_of(name));
+    const Json& given = fields.require(name, "a number of keys or blocks");
+    // Kernels are made for a number of keys in a block.
+    count =
+        &count == &paged.block_size ? as_known_size(given, fields.path_of(name)) : as_size(given, fields.path_of(name));
   });
   return paged;
 }
@@ -199,7 +211,7 @@ class ProblemReader {
       size = *fallback;
     } else {
       // Kernels are made for head dims.
-      size = std::string_view(name).starts_with("dim") ? as_integer(*value, name) : as_size(*value, name);
+      size = std::string_view(name).starts_with("dim") ? as_known_size(*value, name) : as_size(*value, name);
     }
   }
   void operator()(const char* name, DType& dtype) const {
@@ -228,8 +240,9 @@ class ProblemReader {
       tensor = parse_tensor_layout(value, name, fallback_layout(name));
       return;
     }
-    validate_sizes(problem_);
-    tensor = part_of(*packed, problem_, *role, own ? name : "layout");
+    const AttentionProblem sized = this->sized();
+    validate_sizes(sized);
+    tensor = part_of(*packed, sized, *role, own ? name : "layout");
   }
   void operator()(const char* name, std::optional<float>& number) const {
     if (const Json* value = file_.find(name)) number = as_float(*value, name);
@@ -252,8 +265,10 @@ class ProblemReader {
     if (has_open_sizes(problem_)) {
       if (value != nullptr) parsed = parse_open_program(*value, name);
     } else {
-      validate_sizes(problem_);
-      if (value != nullptr) parsed = parse_program(*value, name, problem_);
+      const AttentionProblem sized = this->sized();
+      validate_sizes(sized);
+      if (value != nullptr) parsed = parse_program(*value, name, sized);
+      if (is_empty(problem_)) fit_to_sizes(parsed);
     }
     program = parsed.program;
     known_ = std::move(parsed.operands);
@@ -263,6 +278,18 @@ class ProblemReader {
   }
 
  private:
+  /// The problem, or the nonempty twin of an empty one: programs and places are made for sizes.
+  AttentionProblem sized() const { return is_empty(problem_) ? nonempty_twin(problem_) : problem_; }
+
+  /// Gives operands with axes the problem's own sizes.
+  void fit_to_sizes(ParsedProgram& parsed) const {
+    for (OperandSpec& spec : parsed.operands) {
+      const std::vector<OperandDecl>& decls = parsed.program.operands();
+      const auto decl = std::ranges::find(decls, spec.name, &OperandDecl::name);
+      if (decl != decls.end() && !decl->is_table()) spec.shape = default_spec(problem_, *decl).shape;
+    }
+  }
+
   /// Ready-made modifiers are made for sizes: those that are the same for two choices of the open ones are for all.
   ParsedProgram parse_open_program(const Json& value, const char* name) const {
     constexpr std::int64_t kOther = 7;
@@ -359,7 +386,7 @@ ProblemFile parse_problem_file(std::string_view json) {
       fail_argument("inputs: expected none in a problem with open sizes (null), found some; give the sizes as numbers");
     return parsed;
   }
-  validate(parsed.problem);
+  problem::validate_for_calls(parsed.problem);
   if (inputs != nullptr) parsed.inputs = problem::parse_inputs(*inputs, parsed.problem);
   return parsed;
 }

@@ -12,6 +12,11 @@ OutputTensor output(const std::string& name, const TensorInfo& tensor) {
   return {name, tensor, std::vector<std::byte>(tensor.bytes, std::byte{0xff})};
 }
 
+/// One number of f32.
+OutputTensor number(const std::string& name) {
+  return output(name, {name, DType::kF32, {}, {}, "", sizeof(float), false});
+}
+
 }  // namespace
 
 InputBuffers buffers_of(const ProblemInputs& inputs) {
@@ -24,8 +29,9 @@ ForwardArgs forward_args(const InputBuffers& inputs, const OutputBuffers& output
 }
 
 BackwardArgs backward_args(const InputBuffers& inputs, const OutputBuffers& outputs, const CallOptions& options) {
-  return {inputs.q,        inputs.k,   inputs.v,   reads(outputs.o), reads(outputs.lse), inputs.d_o,
-          inputs.operands, outputs.dq, outputs.dk, outputs.dv,       outputs.d_operands, options};
+  return {inputs.q,           inputs.k,        inputs.v,        reads(outputs.o), reads(outputs.lse),
+          inputs.d_o,         inputs.operands, outputs.dq,      outputs.dk,       outputs.dv,
+          outputs.d_operands, options,         outputs.amax_dq, outputs.amax_dk,  outputs.amax_dv};
 }
 
 ProblemBuffers::ProblemBuffers(const AttentionProblem& problem, InputBuffers inputs) : inputs_(std::move(inputs)) {
@@ -34,12 +40,14 @@ ProblemBuffers::ProblemBuffers(const AttentionProblem& problem, InputBuffers inp
   outputs_.push_back(output("o", tensors[kO]));
   if (problem.stats || problem.backward) outputs_.push_back(output("lse", tensors[kLse]));
   if (problem.max_logit) outputs_.push_back(output("max_logit", tensors[kLse]));
-  if (problem.amax_o) outputs_.push_back(output("amax_o", {"amax_o", DType::kF32, {}, {}, "", sizeof(float), false}));
+  if (problem.amax_o) outputs_.push_back(number("amax_o"));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].has_gradient) continue;
     // After d_o, in the same order.
     outputs_.push_back(i <= kV ? output(gradients[i + 1].name, gradients[i + 1])
                                : output("d_" + tensors[i].name, tensors[i]));
+    if (i != kV || !problem.amax_gradients) continue;
+    for (const char* name : {"amax_dq", "amax_dk", "amax_dv"}) outputs_.push_back(number(name));
   }
 }
 
@@ -70,6 +78,12 @@ OutputBuffers ProblemBuffers::output_buffers() {
       buffers.max_logit = buffer;
     } else if (output.name == "amax_o") {
       buffers.amax_o = buffer;
+    } else if (output.name == "amax_dq") {
+      buffers.amax_dq = buffer;
+    } else if (output.name == "amax_dk") {
+      buffers.amax_dk = buffer;
+    } else if (output.name == "amax_dv") {
+      buffers.amax_dv = buffer;
     } else if (output.name == "dq") {
       buffers.dq = buffer;
     } else if (output.name == "dk") {

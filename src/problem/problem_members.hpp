@@ -24,11 +24,11 @@ void visit_members(Problem& problem, Visitor&& visit) {
       kAllTopics<Sequences, TensorDTypes, TensorLayouts, SoftmaxOptions, OutputOptions, BackwardOptions, ScoreProgram>);
   auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged, lengths, index_offsets] =
       topic<Sequences>(problem);
-  auto& [dtype, dtype_o, dtype_d_o, dtype_gradients] = topic<TensorDTypes>(problem);
+  auto& [dtype, dtype_kv, dtype_o, dtype_d_o, dtype_gradients] = topic<TensorDTypes>(problem);
   auto& [q, k, v, o, d_o, dq, dk, dv] = topic<TensorLayouts>(problem);
   auto& [scale, sink, dropout, dropout_keys] = topic<SoftmaxOptions>(problem);
   auto& [stats, max_logit, amax_o] = topic<OutputOptions>(problem);
-  auto& [backward, given_deltas, deterministic] = topic<BackwardOptions>(problem);
+  auto& [backward, given_deltas, deterministic, amax_gradients] = topic<BackwardOptions>(problem);
   auto& [program, operands] = topic<ScoreProgram>(problem);
   visit("batch", batch);
   visit("heads_q", heads_q);
@@ -41,6 +41,7 @@ void visit_members(Problem& problem, Visitor&& visit) {
   visit("tokens_kv", tokens_kv);
   visit("paged", paged);
   visit("dtype", dtype);
+  visit("dtype_kv", dtype_kv);
   visit("dtype_o", dtype_o);
   visit("dtype_d_o", dtype_d_o);
   visit("dtype_gradients", dtype_gradients);
@@ -64,6 +65,7 @@ void visit_members(Problem& problem, Visitor&& visit) {
   visit("stats", stats);
   visit("max_logit", max_logit);
   visit("amax_o", amax_o);
+  visit("amax_gradients", amax_gradients);
   visit("index_offsets", index_offsets);
   visit("deterministic", deterministic);
 }

@@ -265,9 +265,13 @@ Fill default_fill(const AttentionProblem& given, const std::string& tensor) {
   const auto normal = [](DType dtype, double deviation) {
     return Fill{FillKind::kNormal, 0, is_float8(dtype) ? kFloat8Deviation : deviation};
   };
-  if (tensor == "v") return normal(problem.dtype, 1);
+  if (tensor == "v") return normal(problem::dtype_of(problem, problem::TensorRole::kV), 1);
   if (tensor == "d_o") return normal(problem::dtype_of(problem, problem::TensorRole::kDO), 1);
-  if (tensor == "q" || tensor == "k") return normal(problem.dtype, score_part_deviation(problem));
+  if (tensor == "q") return normal(problem.dtype, score_part_deviation(problem));
+  if (tensor == "k") {
+    const DType dtype = problem::dtype_of(problem, problem::TensorRole::kK);
+    return normal(dtype, score_part_deviation(problem));
+  }
   const OperandDecl* decl = find_operand(problem, tensor);
   if (decl == nullptr) {
     fail_argument("'", tensor, "' is no tensor of the problem: expected q, k, v, d_o or the name of an operand");

@@ -18,13 +18,23 @@ NodeId factor_of(const AttentionProblem& problem, ir::Builder& builder, const ch
   return builder.operand(*operand);
 }
 
-/// The program of the score that the stored numbers have.
+/// The factor of the score that the stored numbers have.
+NodeId score_factor(const AttentionProblem& problem, ir::Builder& builder) {
+  const NodeId of_keys = factor_of(problem, builder, kDescaleOfKeys);
+  if (!is_float8(problem.dtype)) return of_keys;
+  return builder.make(Op::kMul, {factor_of(problem, builder, kDescaleOfQueries), of_keys});
+}
+
+/// The program of that score.
 Program of_stored_score(const AttentionProblem& problem) {
   const Program& program = problem.program;
   ir::Builder builder;
-  for (const OperandDecl& decl : program.operands()) builder.declare(decl);
-  const NodeId factor = builder.make(
-      Op::kMul, {factor_of(problem, builder, kDescaleOfQueries), factor_of(problem, builder, kDescaleOfKeys)});
+  for (OperandDecl decl : program.operands()) {
+    if (has_head_scales(problem, decl.name) && decl.name == kDescaleOfKeys)
+      decl = {decl.name, decl.type, {false, true, false, false}, 0};
+    builder.declare(decl);
+  }
+  const NodeId factor = score_factor(problem, builder);
   std::vector<NodeId> ids;
   for (const Node& node : program.nodes()) {
     std::array<NodeId, kMaxArgs> args = node.args;
@@ -36,19 +46,31 @@ Program of_stored_score(const AttentionProblem& problem) {
   return builder.finish(ids[program.value()], keep == kNoNode ? kNoNode : ids[keep]);
 }
 
+/// Has the spec of the keys' scales follow their declaration in of_stored_score().
+void place_head_scales(AttentionProblem& stored) {
+  for (OperandSpec& spec : stored.operands) {
+    if (spec.name != kDescaleOfKeys) continue;
+    spec.shape = {stored.heads_q};
+    spec.strides.clear();
+  }
+}
+
 }  // namespace
 
 AttentionProblem stored_problem(const AttentionProblem& problem, DType dtype_o) {
-  if (!is_float8(problem.dtype)) fail_bug("a problem of ", to_string(problem.dtype), " has no FP8 tensors");
+  if (!has_float8_keys(problem)) fail_bug("a problem of ", to_string(problem.dtype), " has no FP8 tensors");
   AttentionProblem stored = problem;
   stored.program = of_stored_score(problem);
-  stored.dtype = DType::kBF16;
+  if (has_head_scales(problem, kDescaleOfKeys)) place_head_scales(stored);
+  stored.dtype = product_dtype(problem);
+  stored.dtype_kv = std::nullopt;
   stored.dtype_o = dtype_o == stored.dtype ? std::nullopt : std::optional(dtype_o);
   stored.dtype_d_o = stored.dtype_gradients = std::nullopt;
-  stored.amax_o = false;
+  stored.amax_o = stored.amax_gradients = false;
   const TensorLayout queries{problem.tokens_q ? Layout::kTHD : Layout::kBSHD, {}};
   const TensorLayout keys{problem.tokens_kv ? Layout::kTHD : Layout::kBSHD, {}};
-  stored.q = stored.o = queries;
+  if (is_float8(problem.dtype)) stored.q = queries;
+  stored.o = queries;
   stored.k = stored.v = keys;
   stored.d_o = stored.dq = stored.dk = stored.dv = std::nullopt;
   // The mask has them already, but a problem with pages must have them.

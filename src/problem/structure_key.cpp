@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstdint>
 #include <string_view>
 
 #include "problem/bound_scale.hpp"
 #include "problem/canonical_writer.hpp"
 #include "problem/implied_operands.hpp"
+#include "problem/problem_topics.hpp"
 
 namespace scoremod::problem {
 namespace {
@@ -39,7 +42,8 @@ class StructureWriter : public ProblemWriter {
     out.list(operands.size());
     for (const OperandSpec& operand : operands) {
       const auto& [name, dtype, shape, strides, gradient] = operand;
-      out.text(name).text(to_string(dtype)).boolean(gradient);
+      // Whether a scale is a table or a single number is in its rank alone.
+      out.text(name).text(to_string(dtype)).boolean(gradient).list(shape.size());
     }
   }
   /// Its members and not its text, which takes longer to print than to compile some problems.
@@ -69,7 +73,67 @@ class StructureWriter : public ProblemWriter {
   bool reads_scale_;
 };
 
+Sequences at_sizes_of(const Sequences& other, Sequences sequences) {
+  sequences.batch = other.batch;
+  sequences.heads_q = other.heads_q;
+  sequences.heads_kv = other.heads_kv;
+  sequences.seq_q = other.seq_q;
+  sequences.seq_kv = other.seq_kv;
+  if (sequences.tokens_q && other.tokens_q) sequences.tokens_q = other.tokens_q;
+  if (sequences.tokens_kv && other.tokens_kv) sequences.tokens_kv = other.tokens_kv;
+  if (sequences.paged && other.paged) {
+    sequences.paged->blocks = other.paged->blocks;
+    sequences.paged->blocks_per_sequence = other.paged->blocks_per_sequence;
+  }
+  return sequences;
+}
+
+bool same_layout(const TensorLayout& tensor, const TensorLayout& other) { return tensor.layout == other.layout; }
+
+bool same_layout(const std::optional<TensorLayout>& tensor, const std::optional<TensorLayout>& other) {
+  return tensor.has_value() == other.has_value() && (!tensor || same_layout(*tensor, *other));
+}
+
+bool same_layouts(const TensorLayouts& tensors, const TensorLayouts& others) {
+  const auto& [q, k, v, o, d_o, dq, dk, dv] = tensors;
+  return same_layout(q, others.q) && same_layout(k, others.k) && same_layout(v, others.v) && same_layout(o, others.o) &&
+         same_layout(d_o, others.d_o) && same_layout(dq, others.dq) && same_layout(dk, others.dk) &&
+         same_layout(dv, others.dv);
+}
+
+/// By the bits, as keys have them: 0 and -0 differ.
+bool same_bits(float number, float other) {
+  return std::bit_cast<std::uint32_t>(number) == std::bit_cast<std::uint32_t>(other);
+}
+
+bool same_softmax(const SoftmaxOptions& options, const SoftmaxOptions& others, bool with_scale) {
+  const auto& [scale, sink, dropout, dropout_keys] = options;
+  if (sink != others.sink || !same_bits(dropout, others.dropout) || dropout_keys != others.dropout_keys) return false;
+  if (!with_scale) return true;
+  return scale.has_value() == others.scale.has_value() && (!scale || same_bits(*scale, *others.scale));
+}
+
+bool same_operand(const OperandSpec& operand, const OperandSpec& other) {
+  const auto& [name, dtype, shape, strides, gradient] = operand;
+  return dtype == other.dtype && gradient == other.gradient && shape.size() == other.shape.size() && name == other.name;
+}
+
 }  // namespace
+
+bool same_structure(const AttentionProblem& problem, const AttentionProblem& other) {
+  static_assert(
+      kAllTopics<Sequences, TensorDTypes, TensorLayouts, SoftmaxOptions, OutputOptions, BackwardOptions, ScoreProgram>);
+  // Programs come first: they tell most problems apart, and copies of one share it.
+  return problem.program == other.program &&
+         at_sizes_of(topic<Sequences>(other), topic<Sequences>(problem)) == topic<Sequences>(other) &&
+         topic<TensorDTypes>(problem) == topic<TensorDTypes>(other) &&
+         same_layouts(topic<TensorLayouts>(problem), topic<TensorLayouts>(other)) &&
+         same_softmax(topic<SoftmaxOptions>(problem), topic<SoftmaxOptions>(other), reads_scale(problem.program)) &&
+         topic<OutputOptions>(problem) == topic<OutputOptions>(other) &&
+         topic<BackwardOptions>(problem) == topic<BackwardOptions>(other) &&
+         std::ranges::equal(problem.operands, other.operands, same_operand) &&
+         has_dropout_places(problem) == has_dropout_places(other);
+}
 
 Bytes structure_key(const AttentionProblem& problem) {
   // The scale that a program reads becomes a constant, and follows from the head dim where none is given.

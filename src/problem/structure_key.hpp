@@ -10,4 +10,7 @@ namespace scoremod::problem {
 /// problems that differ in sizes, strides and, unless the program reads it, the scale.
 Bytes structure_key(const AttentionProblem& problem);
 
+/// Whether two problems have equal structure keys. Writes none, which takes longer than all else about a new size.
+bool same_structure(const AttentionProblem& problem, const AttentionProblem& other);
+
 }  // namespace scoremod::problem

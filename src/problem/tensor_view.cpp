@@ -136,6 +136,8 @@ DType dtype_of(const AttentionProblem& problem, TensorRole role) {
   const DType dtype_o = problem.dtype_o.value_or(problem.dtype);
   switch (role) {
     case TensorRole::kLse: return DType::kF32;
+    case TensorRole::kK:
+    case TensorRole::kV: return problem.dtype_kv.value_or(problem.dtype);
     case TensorRole::kO: return dtype_o;
     case TensorRole::kDO: return problem.dtype_d_o.value_or(dtype_o);
     case TensorRole::kDQ:
@@ -146,6 +148,8 @@ DType dtype_of(const AttentionProblem& problem, TensorRole role) {
 }
 
 DType product_dtype(const AttentionProblem& problem) { return is_float8(problem.dtype) ? DType::kBF16 : problem.dtype; }
+
+bool has_float8_keys(const AttentionProblem& problem) { return is_float8(dtype_of(problem, TensorRole::kK)); }
 
 Strides strides_of(const AttentionProblem& problem, TensorRole role) {
   const TensorLayout& layout = layout_of(problem, role);

@@ -31,6 +31,8 @@ DType dtype_of(const AttentionProblem& problem, TensorRole role);
 /// The dtype that weights and gradients of scores are rounded to for MMA: that of q, k and v. For FP8 it is bf16, which
 /// has every FP8 number.
 DType product_dtype(const AttentionProblem& problem);
+/// Whether k and v are FP8, and perhaps q, so that the problem has scales of tensors.
+bool has_float8_keys(const AttentionProblem& problem);
 /// The explicit strides, or those of the layout, in memory.
 Strides strides_of(const AttentionProblem& problem, TensorRole role);
 /// Bytes from the first element to the end of the last. The problem must be valid.

@@ -36,9 +36,10 @@ struct JsonWriter {
   void operator()(const char* name, const std::int64_t& number) const { json[name] = size_json(number); }
   void operator()(const char* name, const float& number) const { json[name] = number; }
   void operator()(const char* name, const bool& flag) const {
-    // One flag is on unless a file says otherwise, and one is of few problems.
+    // One flag is on unless a file says otherwise, and two are of few problems.
     const std::string_view field = name;
-    const bool is_left_out = field == "gradient" ? flag : field == "amax_o" && !flag;
+    const bool is_of_few = field == "amax_o" || field == "amax_gradients";
+    const bool is_left_out = field == "gradient" ? flag : is_of_few && !flag;
     if (!is_left_out) json[name] = flag;
   }
   void operator()(const char* name, const std::string& text) const { json[name] = text; }

@@ -51,6 +51,22 @@ void check_dtype(const char* field, const char* tensors, DType dtype) {
   fail_argument(field, ": expected f32, f16, bf16, e4m3 or e5m2 (of ", tensors, "), found ", found);
 }
 
+/// Checks the dtype of an FP8 KV cache.
+void check_dtype_kv(const AttentionProblem& problem) {
+  if (!problem.dtype_kv) return;
+  const char* found = name_of({"dtype_kv"}, "", *problem.dtype_kv);
+  if (!is_float8(*problem.dtype_kv))
+    fail_argument("dtype_kv: expected e4m3 or e5m2 (of k and v), found ", found, "; leave it out for k and v of dtype");
+  if (is_float8(problem.dtype)) {
+    fail_argument("dtype_kv: expected none in a problem whose dtype is ", to_string(problem.dtype),
+                  ", which k and v have too, found ", found, "; make dtype f32, f16 or bf16, or leave dtype_kv out");
+  }
+  if (problem.backward) {
+    fail_argument("dtype_kv: expected a problem without backward, found one with it: k and v of an FP8 cache have no ",
+                  "gradients; leave backward out, or convert k and v to ", to_string(problem.dtype));
+  }
+}
+
 /// Checks the fields that only FP8 problems have.
 void check_float8_fields(const AttentionProblem& problem) {
   if (problem.dtype_d_o) check_dtype("dtype_d_o", "d_o", *problem.dtype_d_o);
@@ -70,6 +86,14 @@ void check_float8_fields(const AttentionProblem& problem) {
   if (problem.dtype_gradients)
     refuse("dtype_gradients", "none (dq, dk and dv have the dtype of q)", to_string(*problem.dtype_gradients));
   if (problem.amax_o) refuse("amax_o", "false", "true");
+  if (problem.amax_gradients) refuse("amax_gradients", "false", "true");
+}
+
+void check_amax_gradients(const AttentionProblem& problem) {
+  if (!problem.amax_gradients || problem.backward) return;
+  fail_argument(
+      "amax_gradients: expected false in a problem without backward, which has no gradients, found true; set ",
+      "backward, or leave it out");
 }
 
 void check_scale(const AttentionProblem& problem) {
@@ -311,24 +335,38 @@ void check_operands(const AttentionProblem& problem) {
   for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) spec_of(problem, i);
 }
 
+/// All tensors of the problem's own, whose sizes and strides it gives.
+void check_tensors(const AttentionProblem& problem) {
+  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO})
+    check_tensor(problem, role);
+  if (problem.d_o) check_tensor(problem, TensorRole::kDO);
+  if (problem.dq) check_tensor(problem, TensorRole::kDQ);
+  if (problem.dk) check_tensor(problem, TensorRole::kDK);
+  if (problem.dv) check_tensor(problem, TensorRole::kDV);
+  check_lse(problem);
+}
+
 }  // namespace
+
+void validate_at_sizes(const AttentionProblem& problem) {
+  validate_sizes(problem);
+  check_scale(problem);
+  check_tensors(problem);
+  check_operands(with_implied_specs(problem));
+}
+
 }  // namespace problem
 
 void validate(const AttentionProblem& problem) {
   problem::validate_sizes(problem);
   problem::check_dtype("dtype", problem.dtype_o ? "q, k and v" : "q, k, v and o", problem.dtype);
   if (problem.dtype_o) problem::check_dtype("dtype_o", "o", *problem.dtype_o);
+  problem::check_dtype_kv(problem);
   problem::check_float8_fields(problem);
+  problem::check_amax_gradients(problem);
   problem::check_scale(problem);
   problem::check_dropout(problem);
-  using problem::TensorRole;
-  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO})
-    problem::check_tensor(problem, role);
-  if (problem.d_o) problem::check_tensor(problem, TensorRole::kDO);
-  if (problem.dq) problem::check_tensor(problem, TensorRole::kDQ);
-  if (problem.dk) problem::check_tensor(problem, TensorRole::kDK);
-  if (problem.dv) problem::check_tensor(problem, TensorRole::kDV);
-  problem::check_lse(problem);
+  problem::check_tensors(problem);
   if (ir::is_derivative(problem.program)) {
     fail_argument(
         "program: expected a user's program with value and, if it masks, keep; found one with gradients (d_score, ",

@@ -16,4 +16,8 @@ void validate_size(std::string_view field, std::int64_t size);
 /// The part of validate() that concerns the problem's sizes.
 void validate_sizes(const AttentionProblem& problem);
 
+/// validate() of a problem that has the structure of one which passed it (problem/structure_key): leaves out what
+/// follows from the structure.
+void validate_at_sizes(const AttentionProblem& problem);
+
 }  // namespace scoremod::problem

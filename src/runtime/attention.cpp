@@ -1,7 +1,6 @@
 #include "scoremod/attention.hpp"
 
 #include <mutex>
-#include <new>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -12,26 +11,19 @@
 #include "base/moved_from.hpp"
 #include "base/timeline.hpp"
 #include "planner/plan_problem.hpp"
+#include "problem/empty_sizes.hpp"
 #include "problem/implied_operands.hpp"
 #include "runtime/call_tensors.hpp"
+#include "runtime/empty_calls.hpp"
 #include "runtime/known_structures.hpp"
 #include "runtime/later_plans.hpp"
+#include "runtime/with_memory.hpp"
 #include "runtime/workspace.hpp"
 
 namespace scoremod {
 namespace {
 
 using backend::Backend;
-
-/// The backends that support() asks: all of them, unless the caller selects some.
-std::vector<const Backend*> asked(const CompileOptions& options) {
-  if (!options.backend.empty() || !options.backends.empty() || options.memory) return planner::select(options).backends;
-  std::vector<const Backend*> all;
-  for (const Backend* candidate : backend::backends()) {
-    if (!candidate->is_companion()) all.push_back(candidate);
-  }
-  return all;
-}
 
 /// Every backend's reasons against a task, including those of its candidates.
 std::string reasons_text(const planner::TaskAnswer& answer) {
@@ -106,10 +98,16 @@ std::optional<planner::PlannedProblem> plan_ready(const compiler::CompiledProble
 runtime::Fastest fastest_of(const planner::Prepared& prepared) {
   const bool serves = prepared.left_for_later();
   const planner::Considered& forward = *prepared.forward.chosen();
-  if (!prepared.backward && forward.engine->serves_all_sizes())
-    return {forward.engine, std::make_shared<const planner::Considered>(forward), serves};
-  if (serves) return {};
-  if (prepared.backward && prepared.backward->chosen()->engine != forward.engine) return {};
+  const planner::Considered* backward = prepared.backward ? prepared.backward->chosen() : nullptr;
+  const bool is_alone = backward == nullptr || backward->engine == forward.engine;
+  // Plans of operands' gradients beside a backward's own are chosen by the sizes.
+  const bool is_whole = backward == nullptr || backward->candidate.any_operand_gradients;
+  if (is_alone && is_whole && forward.engine->serves_all_sizes()) {
+    runtime::Fastest fastest{forward.engine, std::make_shared<const planner::Considered>(forward), serves};
+    if (backward != nullptr) fastest.backward = std::make_shared<const planner::Considered>(*backward);
+    return fastest;
+  }
+  if (serves || !is_alone) return {};
   return {forward.engine};
 }
 
@@ -147,7 +145,7 @@ ReadyPlans ready_plans(const compiler::CompiledProblem& problem, const CompileOp
   const Bytes size_class = runtime::size_class(problem.problem, selection, *device);
   const runtime::Fastest found = known.find(size_class);
   if (found.forward) {
-    if (auto planned = planner::plan_like(*found.forward, problem, options, selection))
+    if (auto planned = planner::plan_like(*found.forward, found.backward.get(), problem, options, selection))
       return {std::move(planned), found.serves};
   }
   if (found.backend != nullptr && !found.serves && selection.backends.size() > 1) {
@@ -171,21 +169,11 @@ void keep_for_replays(std::shared_ptr<const backend::Plan> plan) {
   kept.insert(std::move(plan));
 }
 
-/// Runs body; the machine's being out of memory becomes the error that it is.
-template <class Body>
-auto with_memory(const char* what, const Body& body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    fail_environment("out of memory in ", what,
-                     ": the system refused an allocation; use a smaller problem or free memory");
-  }
-}
-
 }  // namespace
 
 struct Attention::State {
   AttentionProblem problem;
+  bool is_empty = false;  ///< no backend runs its calls; the plans are those of its twin
   const backend::MemorySpace* memory = nullptr;
   int device = 0;
   runtime::RunningPlans served;
@@ -213,23 +201,12 @@ std::string to_string(const UnsupportedReason& reason) {
                 reason.remedy);
 }
 
-std::vector<Support> support(const AttentionProblem& problem, const CompileOptions& options, SupportLevel level) {
-  return with_memory("support", [&] {
-    const compiler::CompiledProblem compiled = runtime::compiled_problem(problem, options);
-    const auto depth = level == SupportLevel::kStatic ? planner::Level::kStatic : planner::Level::kVerified;
-    std::vector<Support> answers;
-    for (const Backend* engine : asked(options)) {
-      planner::Selection alone{{engine}, engine->memory().kind(), true, "the caller"};
-      const auto planned = planner::plan_problem(compiled, options, depth, std::move(alone));
-      answers.push_back(planner::support_of(planned, *engine, compiled));
-    }
-    return answers;
-  });
-}
-
-Attention Attention::compile(const AttentionProblem& problem, const CompileOptions& options) {
-  return with_memory("compile", [&] {
+Attention Attention::compile(const AttentionProblem& given, const CompileOptions& options) {
+  return runtime::with_memory("compile", [&] {
     const TimedStep step("attention");
+    std::optional<AttentionProblem> twin;
+    if (problem::is_empty(given)) twin = problem::nonempty_twin(given);
+    const AttentionProblem& problem = twin ? *twin : given;
     const auto known = runtime::known_structure(problem, options);
     const compiler::CompiledProblem compiled = compiler::at_sizes_of(problem, known->compiled);
     const bool may_serve = serves_new_sizes(problem, options);
@@ -243,7 +220,8 @@ Attention Attention::compile(const AttentionProblem& problem, const CompileOptio
     }
     if (!planned->prepared.runs_forward()) fail_no_backend(*planned);
     auto state = std::make_unique<State>();
-    state->problem = problem::with_implied_specs(problem);
+    state->problem = problem::with_implied_specs(given);
+    state->is_empty = twin.has_value();
     state->problem.program = known->declared;
     state->memory = &planned->prepared.forward.chosen()->engine->memory();
     state->device = planned->target->ordinal;
@@ -267,17 +245,20 @@ const std::vector<UnsupportedReason>& Attention::backward_reasons() const { retu
 int Attention::device() const { return state().device; }
 MemoryKind Attention::memory() const { return state().memory->kind(); }
 std::size_t Attention::alignment() const { return state().memory->alignment(); }
-std::size_t Attention::forward_workspace_bytes() const { return state().running().forward->workspace_bytes(); }
+std::size_t Attention::forward_workspace_bytes() const {
+  return state().is_empty ? 0 : state().running().forward->workspace_bytes();
+}
 
 std::size_t Attention::backward_workspace_bytes() const {
   const auto& backward = state().running().backward;
-  return backward == nullptr ? 0 : backward->workspace_bytes();
+  return backward == nullptr || state().is_empty ? 0 : backward->workspace_bytes();
 }
 
 void Attention::forward(const ForwardArgs& args, Buffer workspace) const {
-  with_memory("forward", [&] {
+  runtime::with_memory("forward", [&] {
     const State& own = state();
     const backend::DeviceScope current(*own.memory, own.device);
+    if (own.is_empty) return runtime::run_empty(own.problem, args, workspace, *own.memory);
     const auto& plan = own.plan_for(&runtime::RunningPlans::forward, workspace);
     const std::size_t bytes = plan->workspace_bytes();
     const runtime::ForwardCall call = runtime::check_call(own.problem, args, workspace, bytes, *own.memory);
@@ -294,8 +275,9 @@ void Attention::backward(const BackwardArgs& args, Buffer workspace) const {
   if (served.backward == nullptr) {
     fail_argument("this problem was compiled for the forward only: set its field backward before it is compiled");
   }
-  with_memory("backward", [&] {
+  runtime::with_memory("backward", [&] {
     const backend::DeviceScope current(*own.memory, own.device);
+    if (own.is_empty) return runtime::run_empty(own.problem, args, workspace, *own.memory);
     const auto& plan = own.plan_for(&runtime::RunningPlans::backward, workspace);
     const std::size_t bytes = plan->workspace_bytes();
     const runtime::BackwardCall call = runtime::check_call(own.problem, args, workspace, bytes, *own.memory);

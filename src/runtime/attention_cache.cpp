@@ -18,6 +18,7 @@
 #include "plans/erased_plan_cache.hpp"
 #include "plans/planned_directions.hpp"
 #include "problem/canonical_problem.hpp"
+#include "problem/empty_sizes.hpp"
 #include "runtime/known_structures.hpp"
 
 namespace scoremod {
@@ -91,7 +92,7 @@ Bytes key_of(const AttentionProblem& problem, const CompileOptions& options) {
 }  // namespace
 
 std::shared_ptr<const Attention> cached_attention(const AttentionProblem& problem, const CompileOptions& options) {
-  validate(problem);
+  problem::validate_for_calls(problem);
   const plans::ErasedPlan found = cache().attentions.get(key_of(problem, options), [&] {
     return plans::ErasedPlan{std::make_shared<const Attention>(Attention::compile(problem, options)), 0, ""};
   });

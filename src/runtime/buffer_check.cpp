@@ -43,12 +43,16 @@ ByteRange range_of(const TensorUse& tensor, std::size_t needed) {
   return {begin, begin + needed};
 }
 
-bool meet(const ByteRange& a, const ByteRange& b) { return a.begin < b.end && b.begin < a.end; }
+bool meet(const ByteRange& a, const ByteRange& b) {
+  const bool are_some = a.begin < a.end && b.begin < b.end;
+  return are_some && a.begin < b.end && b.begin < a.end;
+}
 
 }  // namespace
 
 std::size_t TensorUse::needed_bytes() const {
   std::int64_t last = 0;
+  if (std::find(shape.begin(), shape.begin() + rank, 0) != shape.begin() + rank) return 0;
   for (std::size_t d = 0; d < rank; ++d) last += (shape[d] - 1) * strides[d];
   return (static_cast<std::size_t>(last) + 1) * element_bytes;
 }
@@ -60,7 +64,8 @@ void check_buffers(std::span<const TensorUse> tensors, const backend::MemorySpac
   ranges.reserve(tensors.size());
   for (const TensorUse& tensor : tensors) {
     const std::size_t needed = tensor.needed_bytes();
-    check_memory(tensor, needed, memory, alignment, device);
+    // A tensor without elements lies anywhere.
+    if (needed > 0) check_memory(tensor, needed, memory, alignment, device);
     ranges.push_back(range_of(tensor, needed));
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {

@@ -26,7 +26,7 @@ struct TensorUse {
   std::array<std::int64_t, kMaxTableRank> strides{};  ///< in elements
   const char* before_name = "";                       ///< "gradient of ", for messages
 
-  /// From the first element to the end of the last.
+  /// From the first element to the end of the last; 0 without elements.
   std::size_t needed_bytes() const;
 };
 

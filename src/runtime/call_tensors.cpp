@@ -18,7 +18,7 @@ namespace {
 using problem::TensorRole;
 
 /// At most, without operands and their gradients: those of a backward call, and the workspace.
-constexpr std::size_t kTensorsOfACall = 11;
+constexpr std::size_t kTensorsOfACall = 14;
 
 TensorUse use_of(const char* name, const AttentionProblem& problem, TensorRole role, const void* data,
                  std::size_t bytes, bool written) {
@@ -170,6 +170,16 @@ backend::CallParameters check_options(const AttentionProblem& problem, const Cal
   return {scale, options.offsets, options.stream, options.dropout_seed, options.dropout_offset};
 }
 
+/// Adds the largest magnitude of an output. `field` is the problem's that asks for it.
+void add_amax(const char* name, const char* field, bool wanted, const Buffer& buffer, std::vector<TensorUse>& uses) {
+  if (wanted) {
+    uses.push_back({name, buffer.data, buffer.bytes, true, sizeof(float), sizeof(float)});
+  } else if (buffer.data != nullptr || buffer.bytes != 0) {
+    fail_argument("'", name, "': expected no buffer in a problem that was compiled without ", field,
+                  ", found one; set that field, or leave the buffer out");
+  }
+}
+
 /// An absent workspace is fine: the runtime then allocates one.
 void add_workspace(Buffer workspace, std::size_t needed, std::vector<TensorUse>& uses) {
   if (workspace.data == nullptr && workspace.bytes == 0) return;
@@ -206,12 +216,7 @@ ForwardCall check_call(const AttentionProblem& problem, const ForwardArgs& args,
         "'max_logit': expected no buffer in a problem that was compiled without max_logit, found one; set that ",
         "field, or leave the buffer out");
   }
-  if (problem.amax_o) {
-    uses.push_back({"amax_o", args.amax_o.data, args.amax_o.bytes, true, sizeof(float), sizeof(float)});
-  } else if (args.amax_o.data != nullptr || args.amax_o.bytes != 0) {
-    fail_argument("'amax_o': expected no buffer in a problem that was compiled without amax_o, found one; set that ",
-                  "field, or leave the buffer out");
-  }
+  add_amax("amax_o", "amax_o", problem.amax_o, args.amax_o, uses);
   add_workspace(workspace, workspace_bytes, uses);
   call.parameters = check_options(problem, args.options);
   check_buffers(uses, memory);
@@ -242,14 +247,28 @@ BackwardCall check_call(const AttentionProblem& problem, const BackwardArgs& arg
   uses.push_back(output(problem, TensorRole::kDQ, args.dq));
   uses.push_back(output(problem, TensorRole::kDK, args.dk));
   uses.push_back(output(problem, TensorRole::kDV, args.dv));
+  add_amax("amax_dq", "amax_gradients", problem.amax_gradients, args.amax_dq, uses);
+  add_amax("amax_dk", "amax_gradients", problem.amax_gradients, args.amax_dk, uses);
+  add_amax("amax_dv", "amax_gradients", problem.amax_gradients, args.amax_dv, uses);
   call.d_operands = bind_gradients(problem, args.d_operands, uses);
   add_workspace(workspace, workspace_bytes, uses);
   call.parameters = check_options(problem, args.options);
   check_buffers(uses, memory);
   check_operand_data(problem, call.operands, memory);
-  call.tensors = {args.q.data,    args.k.data,   args.v.data,  args.o.data,  static_cast<const float*>(args.lse.data),
-                  args.d_o.data,  call.operands, args.dq.data, args.dk.data, args.dv.data,
-                  call.d_operands};
+  call.tensors = {args.q.data,
+                  args.k.data,
+                  args.v.data,
+                  args.o.data,
+                  static_cast<const float*>(args.lse.data),
+                  args.d_o.data,
+                  call.operands,
+                  args.dq.data,
+                  args.dk.data,
+                  args.dv.data,
+                  call.d_operands,
+                  static_cast<float*>(args.amax_dq.data),
+                  static_cast<float*>(args.amax_dk.data),
+                  static_cast<float*>(args.amax_dv.data)};
   return call;
 }
 

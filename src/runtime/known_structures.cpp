@@ -1,6 +1,8 @@
 #include "runtime/known_structures.hpp"
 
+#include <array>
 #include <atomic>
+#include <mutex>
 #include <utility>
 
 #include "base/canonical_bytes.hpp"
@@ -9,6 +11,7 @@
 #include "plans/erased_plan_cache.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/structure_key.hpp"
+#include "problem/validate_sizes.hpp"
 
 namespace scoremod::runtime {
 namespace {
@@ -24,6 +27,61 @@ plans::ErasedPlanCache& structures() {
   return made;
 }
 
+/// The structures that were asked for last, found by comparison: a key takes longer than all else about a new size.
+class RecentStructures {
+ public:
+  std::shared_ptr<const KnownStructure> find(const AttentionProblem& problem, const CompileOptions& options) const {
+    const std::scoped_lock lock(mutex_);
+    for (const Entry& entry : entries_) {
+      if (entry.known != nullptr && problem::same_structure(problem, entry.problem) &&
+          entry.disabled_passes == options.disabled_passes)
+        return entry.known;
+    }
+    return nullptr;
+  }
+
+  /// A count for remember(), which takes nothing in that was asked for before clear().
+  std::uint64_t clears() const {
+    const std::scoped_lock lock(mutex_);
+    return clears_;
+  }
+
+  void remember(const AttentionProblem& problem, const CompileOptions& options,
+                std::shared_ptr<const KnownStructure> known, std::uint64_t clears) {
+    Entry entry{problem, options.disabled_passes, std::move(known)};
+    const std::scoped_lock lock(mutex_);
+    if (clears != clears_) return;
+    std::swap(entries_.at(next_), entry);
+    next_ = (next_ + 1) % entries_.size();
+  }
+
+  void clear() {
+    std::array<Entry, kMost> dropped;
+    const std::scoped_lock lock(mutex_);
+    entries_.swap(dropped);
+    ++clears_;
+  }
+
+ private:
+  static constexpr std::size_t kMost = 16;
+  struct Entry {
+    AttentionProblem problem;  ///< a valid one of the structure
+    std::vector<std::string> disabled_passes;
+    std::shared_ptr<const KnownStructure> known;
+  };
+
+  mutable std::mutex mutex_;
+  std::array<Entry, kMost> entries_;
+  std::size_t next_ = 0;
+  std::uint64_t clears_ = 0;
+};
+
+/// Never destroyed, as structures() are not.
+RecentStructures& recent() {
+  static auto& made = *new RecentStructures;
+  return made;
+}
+
 Bytes key_of(const AttentionProblem& problem, const CompileOptions& options) {
   CanonicalWriter key;
   key.bytes(problem::structure_key(problem)).list(options.disabled_passes.size());
@@ -36,7 +94,12 @@ Bytes key_of(const AttentionProblem& problem, const CompileOptions& options) {
 std::shared_ptr<const KnownStructure> known_structure(const AttentionProblem& problem, const CompileOptions& options) {
   const TimedStep step("compile the program");
   if (options.threads < 0) fail_argument("expected 0 threads (one for each core) or more, found ", options.threads);
+  if (auto known = recent().find(problem, options)) {
+    problem::validate_at_sizes(problem);
+    return known;
+  }
   validate(problem);
+  const std::uint64_t clears = recent().clears();
   const plans::ErasedPlan found = structures().get(key_of(problem, options), [&] {
     ++compiled;
     auto known = std::make_shared<KnownStructure>();
@@ -47,7 +110,9 @@ std::shared_ptr<const KnownStructure> known_structure(const AttentionProblem& pr
     known->declared = problem::with_implied_operands(problem).program;
     return plans::ErasedPlan{std::move(known), 0, ""};
   });
-  return std::static_pointer_cast<const KnownStructure>(found.plan);
+  auto known = std::static_pointer_cast<const KnownStructure>(found.plan);
+  recent().remember(problem, options, known, clears);
+  return known;
 }
 
 compiler::CompiledProblem compiled_problem(const AttentionProblem& problem, const CompileOptions& options) {
@@ -56,6 +121,9 @@ compiler::CompiledProblem compiled_problem(const AttentionProblem& problem, cons
 
 std::uint64_t compiled_structures() { return compiled; }
 
-void clear_known_structures() { structures().clear(); }
+void clear_known_structures() {
+  structures().clear();
+  recent().clear();
+}
 
 }  // namespace scoremod::runtime

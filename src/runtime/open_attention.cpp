@@ -29,9 +29,9 @@ void write(CanonicalWriter& key, const std::vector<std::int64_t>& numbers) {
 
 Bytes key_of(const Sizes& sizes, int device) {
   const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, tokens_q, tokens_kv, blocks, blocks_per_sequence, q, k, v, o,
-               d_o, dq, dk, dv, operands] = sizes;
+               d_o, dq, dk, dv, operands, takes_zeros] = sizes;
   CanonicalWriter key;
-  key.integer(device);
+  key.integer(device).boolean(takes_zeros);
   for (const std::int64_t size :
        {batch, heads_q, heads_kv, seq_q, seq_kv, tokens_q, tokens_kv, blocks, blocks_per_sequence})
     key.integer(size);

@@ -6,6 +6,7 @@
 #include "base/element.hpp"
 #include "base/fail.hpp"
 #include "problem/implied_operands.hpp"
+#include "problem/strided_tensor.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::runtime {
@@ -80,10 +81,13 @@ void check_tensor_scales(const AttentionProblem& problem, std::span<const void* 
   const std::vector<OperandDecl>& decls = problem.program.operands();
   for (std::size_t i = 0; i < decls.size(); ++i) {
     if (operands[i] == nullptr || !problem::is_tensor_scale(problem, decls[i].name)) continue;
-    const auto factor = load_element<double>(operands[i], DType::kF32, 0);
-    if (factor > 0 && std::isfinite(factor)) continue;
-    fail_argument("operand '", decls[i].name, "': expected a positive finite factor, found ", factor,
-                  "; a tensor of nothing but zeros has factor 1");
+    const OperandSpec& spec = problem::spec_of(problem, static_cast<std::uint32_t>(i));
+    problem::tensor_of(spec.name, spec).for_each_offset([&](std::int64_t, std::int64_t offset) {
+      const auto factor = load_element<double>(operands[i], DType::kF32, offset);
+      if (factor > 0 && std::isfinite(factor)) return;
+      fail_argument("operand '", decls[i].name, "': expected a positive finite factor, found ", factor,
+                    "; a tensor of nothing but zeros has factor 1");
+    });
   }
 }
 

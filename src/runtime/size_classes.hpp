@@ -21,10 +21,12 @@ Bytes size_class(const AttentionProblem& problem, const planner::Selection& sele
 /// The fastest plan of a size class.
 struct Fastest {
   const backend::Backend* backend = nullptr;
-  /// The candidate, where a problem without a backward has one that may run other sizes too.
+  /// The candidate, where it may run other sizes too, and so may all that runs beside it.
   std::shared_ptr<const planner::Considered> forward = nullptr;
   /// Whether a faster plan has to be built for each size, so that `forward` serves until a size has been called often.
   bool serves = false;
+  /// The candidate of a problem with a backward, where `forward` is there.
+  std::shared_ptr<const planner::Considered> backward = nullptr;
 };
 
 /// The fastest of each size class of a structure. A new size then looks at no other candidate or asks no other backend,

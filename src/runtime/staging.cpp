@@ -77,7 +77,10 @@ BackwardArgs Staging::stage(const BackwardArgs& host) {
                       state().out(host.dk),
                       state().out(host.dv),
                       {},
-                      host.options};
+                      host.options,
+                      state().out(host.amax_dq),
+                      state().out(host.amax_dk),
+                      state().out(host.amax_dv)};
   for (const OperandGradient& gradient : host.d_operands) {
     staged.d_operands.push_back({gradient.name, state().out(gradient.buffer)});
   }

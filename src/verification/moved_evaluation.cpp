@@ -53,6 +53,9 @@ reference::BackwardResult<float> farthest_backward(Trial& trial, const Operation
     take_farther(farthest.dq, other.dq, truth.dq);
     take_farther(farthest.dk, other.dk, truth.dk);
     take_farther(farthest.dv, other.dv, truth.dv);
+    take_farther(farthest.amax_dq, other.amax_dq, truth.amax_dq);
+    take_farther(farthest.amax_dk, other.amax_dk, truth.amax_dk);
+    take_farther(farthest.amax_dv, other.amax_dv, truth.amax_dv);
     for (std::size_t i = 0; i < farthest.d_operands.size(); ++i)
       take_farther(farthest.d_operands[i], other.d_operands[i], truth.d_operands[i]);
   }

@@ -31,7 +31,7 @@ class HostTensors {
   /// A result's o and LSE, as they are in memory; true where a backward takes them from there.
   bool give(const AttentionProblem& problem, const reference::ForwardResult<double>& result) {
     // FP8 outputs are read in units that a problem with given deltas does not have.
-    if (is_float8(problem.dtype)) return false;
+    if (problem::has_float8_keys(problem)) return false;
     o_.resize(problem::bytes_of(problem, problem::TensorRole::kO));
     lse_.resize(problem::lse_tensor(problem).bytes());
     reference::store_dense(problem, problem::TensorRole::kO, result.o, o_.data(), operands_);

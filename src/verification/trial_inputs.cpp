@@ -71,12 +71,13 @@ class Search {
     return !problem::implied_table_shape(problem_, name).empty() || problem::is_tensor_scale(problem_, name);
   }
 
-  /// The scale of stored q and k, in which all numbers here are.
-  double stored_scale() const {
+  /// The scale of stored q and k of a query head, in which all numbers here are.
+  double stored_scale(std::int64_t head) const {
     std::vector<const void*> operands;
     for (const OwnedOperand& operand : inputs_.operands) operands.push_back(operand.bytes.data());
-    return scale_ * problem::StoredUnit(problem_, TensorRole::kQ).of(operands) *
-           problem::StoredUnit(problem_, TensorRole::kK).of(operands);
+    const std::int64_t head_kv = head / (problem_.heads_q / problem_.heads_kv);
+    return scale_ * problem::StoredUnit(problem_, TensorRole::kQ).of(operands, head) *
+           problem::StoredUnit(problem_, TensorRole::kK).of(operands, head_kv);
   }
 
   bool move_scores(Goal goal) {
@@ -86,16 +87,20 @@ class Search {
     for (const double shift : kFarScores) {
       const Census after = sample_.take(inputs_, goal, shift);
       if (!reaches(goal, before, after)) continue;
-      const double query = shift / (stored_scale() * key);
       const double largest = saturate(problem_.dtype, problem_.dtype == DType::kF16 ? 6e4 : 1e6);
-      if (!(std::abs(query) < largest)) return false;
-      set_first_dimension(goal, key, query, deviation);
+      std::vector<double> queries;
+      for (std::int64_t head = 0; head < problem_.heads_q; ++head) {
+        queries.push_back(shift / (stored_scale(head) * key));
+        if (!(std::abs(queries.back()) < largest)) return false;
+      }
+      set_first_dimension(goal, key, queries, deviation);
       return true;
     }
     return false;
   }
 
-  void set_first_dimension(Goal goal, double key, double query, double deviation) {
+  /// `queries` are of each head.
+  void set_first_dimension(Goal goal, double key, const std::vector<double>& queries, double deviation) {
     std::vector<const void*> operands;
     for (const OwnedOperand& operand : inputs_.operands) operands.push_back(operand.bytes.data());
     const StridedTensor k = placed_tensor(problem_, TensorRole::kK, operands);
@@ -110,10 +115,12 @@ class Search {
     };
     q.for_each_offset([&](std::int64_t number, std::int64_t offset) {
       if (number % problem_.dim_qk != 0 || !is_far(number / problem_.dim_qk)) return;
-      store_element(inputs_.q.data(), q.dtype, offset, query);
+      const std::int64_t head = number / problem_.dim_qk / problem_.seq_q % problem_.heads_q;
+      store_element(inputs_.q.data(), q.dtype, offset, queries[static_cast<std::size_t>(head)]);
     });
+    // Problems with d_o have one scale for all heads.
     const double row_size = deviation * std::sqrt(static_cast<double>(problem_.dim_qk));
-    const double factor = std::min(1.0, row_size / std::abs(query));
+    const double factor = std::min(1.0, row_size / std::abs(queries.front()));
     if (inputs_.d_o.empty()) return;
     d_o.for_each_offset([&](std::int64_t number, std::int64_t offset) {
       if (!is_far(number / problem_.dim_v)) return;

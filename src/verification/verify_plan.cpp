@@ -84,7 +84,7 @@ class TrialRun {
     const std::vector<RowClass> classes = this->classes();
     std::vector<OutputError> errors{judge("o", call_.o, TensorRole::kO, truth.o, plain.o, classes),
                                     lse_error(lse_in(call_.lse, truth.lse), truth.lse, plain.lse, dtype, classes)};
-    if (problem_.amax_o) errors.push_back(judge_amax(call_.amax_o, truth.amax_o, plain.amax_o, classes));
+    if (problem_.amax_o) errors.push_back(judge_amax("amax_o", call_.amax_o, truth.amax_o, plain.amax_o, classes));
     if (!problem_.max_logit) return errors;
     errors.push_back(
         lse_error(lse_in(call_.max_logit, truth.max_logit), truth.max_logit, plain.max_logit, dtype, classes));
@@ -102,6 +102,11 @@ class TrialRun {
       errors = {judge("dq", call_.dq, TensorRole::kDQ, truth.dq, plain.dq, classes),
                 judge("dk", call_.dk, TensorRole::kDK, truth.dk, plain.dk, all),
                 judge("dv", call_.dv, TensorRole::kDV, truth.dv, plain.dv, all)};
+    }
+    if (attention && problem_.amax_gradients) {
+      errors.push_back(judge_amax("amax_dq", call_.amax_dq, truth.amax_dq, plain.amax_dq, all));
+      errors.push_back(judge_amax("amax_dk", call_.amax_dk, truth.amax_dk, plain.amax_dk, all));
+      errors.push_back(judge_amax("amax_dv", call_.amax_dv, truth.amax_dv, plain.amax_dv, all));
     }
     for (const std::uint32_t operand : gradients) {
       errors.push_back(judge_gradient(operand, call_.d_operands[operand], truth.d_operands[operand],
@@ -156,9 +161,9 @@ class TrialRun {
   }
 
   /// Judges a single element: weights are rounded as MMA takes them, and a single number is too small a sample of that.
-  OutputError judge_amax(const OwnedMemory& memory, const std::vector<double>& truth, const std::vector<float>& plain,
-                         std::span<const RowClass> classes) const {
-    const problem::StridedTensor tensor{"amax_o", problem::product_dtype(problem_), {1}, {1}};
+  OutputError judge_amax(const char* name, const OwnedMemory& memory, const std::vector<double>& truth,
+                         const std::vector<float>& plain, std::span<const RowClass> classes) const {
+    const problem::StridedTensor tensor{name, problem::product_dtype(problem_), {1}, {1}};
     const auto found = load_element<double>(fetched(memory).data(), DType::kF32, 0);
     return output_error(tensor, {found}, truth, plain, classes.first(1));
   }

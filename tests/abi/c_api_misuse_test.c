@@ -54,6 +54,12 @@ static void test_creation(void) {
   status = scoremod_attention_create(kProblem, &options, &attention, &message);
   EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "memory");
   options.memory = NULL;
+  options.device_properties = "{}";
+  status = scoremod_attention_create(kProblem, &options, &attention, &message);
+  EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "device_properties");
+  status = scoremod_attention_get(kProblem, &options, &attention, &message);
+  EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "device_properties");
+  options.device_properties = NULL;
   options.new_sizes = 3;
   status = scoremod_attention_create(kProblem, &options, &attention, &message);
   EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "new_sizes");
@@ -112,6 +118,13 @@ static void test_null_arguments(const scoremod_attention* attention) {
   EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "problem_json");
   status = scoremod_explain(kProblem, NULL, NULL, &message);
   EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "explanation_json");
+  scoremod_compile_options elsewhere = {0};
+  elsewhere.struct_size = sizeof elsewhere;
+  elsewhere.device_properties = "{}";
+  status = scoremod_support(kProblem, &elsewhere, &text, &message);
+  EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "properties of a CUDA device");
+  status = scoremod_explain(kProblem, &elsewhere, &text, &message);
+  EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "properties of a CUDA device");
   scoremod_attention_destroy(NULL);
   scoremod_text_free(NULL);
   EXPECT(strcmp(scoremod_status_name(77), "unknown status") == 0);

@@ -111,6 +111,19 @@ static void test_queries(const Fixture* f) {
   EXPECT(answers != NULL && strstr(answers, "{\"backend\":\"reference\",\"supported\":true,\"reasons\":[],") != NULL);
   scoremod_text_free(answers);
 
+  /* For a device that is not here: its backends' answers have nothing of this machine's. */
+  scoremod_compile_options options = {0};
+  options.struct_size = sizeof options;
+  options.support_level = 1;
+  options.device_properties =
+      "{\"deviceVer\": 900, \"multiProcessorCount\": 132, \"maxSharedMemoryPerBlockOptin\": 232448,"
+      " \"deviceName\": \"A GPU\", \"l2CacheSize\": 62914560}";
+  status = scoremod_support(problem, &options, &answers, &message);
+  EXPECT_OK(status, message);
+  EXPECT(answers != NULL && strstr(answers, "no_device") == NULL);
+  EXPECT(answers != NULL && strstr(answers, "{\"backend\":\"reference\",\"supported\":true") != NULL);
+  scoremod_text_free(answers);
+
   char* explanation = NULL;
   status = scoremod_explain(problem, NULL, &explanation, &message);
   EXPECT_OK(status, message);

@@ -172,6 +172,76 @@ static void test_float8(void) {
   scoremod_attention_destroy(attention);
 }
 
+/* One key: o is v, dv is d_o, and dq and dk are 0, since the weight does not move. */
+static void test_amax_of_gradients(void) {
+  scoremod_attention* attention = NULL;
+  char* message = NULL;
+  scoremod_status status = scoremod_attention_create(
+      "{\"batch\": 1, \"heads_q\": 1, \"seq_q\": 1, \"dim_qk\": 1, \"dtype\": \"e4m3\", \"dtype_o\": \"f32\","
+      " \"amax_gradients\": true, \"backward\": true}",
+      NULL, &attention, &message);
+  EXPECT_OK(status, message);
+  const uint8_t zero = 0;
+  /* bf16 rounds it to 1. */
+  const float one = 1, o = 0, lse = 0, d_o = -1.001953125F;
+  uint16_t gradients[3] = {0xffff, 0xffff, 0xffff};
+  float amax[3] = {-1, -1, -1};
+  const scoremod_operand operands[] = {
+      {"descale_q", {&one, sizeof one}}, {"descale_k", {&one, sizeof one}}, {"descale_v", {&one, sizeof one}}};
+  scoremod_backward_args args = {0};
+  args.struct_size = sizeof args;
+  args.q = args.k = args.v = (scoremod_const_buffer){&zero, 1};
+  args.o = (scoremod_const_buffer){&o, sizeof o};
+  args.lse = (scoremod_const_buffer){&lse, sizeof lse};
+  args.d_o = (scoremod_const_buffer){&d_o, sizeof d_o};
+  args.dq = (scoremod_buffer){&gradients[0], 2};
+  args.dk = (scoremod_buffer){&gradients[1], 2};
+  args.dv = (scoremod_buffer){&gradients[2], 2};
+  args.amax_dq = (scoremod_buffer){&amax[0], sizeof *amax};
+  args.amax_dk = (scoremod_buffer){&amax[1], sizeof *amax};
+  args.amax_dv = (scoremod_buffer){&amax[2], sizeof *amax};
+  args.operands = operands;
+  args.operand_count = 3;
+  status = scoremod_attention_backward(attention, &args, &message);
+  EXPECT_OK(status, message);
+  EXPECT(gradients[2] == 0xbf80);
+  EXPECT(amax[0] == 0 && amax[1] == 0 && amax[2] == -d_o);
+  /* A client that was compiled before the buffers: it has none. */
+  args.struct_size = offsetof(scoremod_backward_args, amax_dq);
+  status = scoremod_attention_backward(attention, &args, &message);
+  EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "'amax_dq' is missing");
+  scoremod_attention_destroy(attention);
+}
+
+/* FP8 values of two KV heads under f32 queries: o is v, 1.5 times the scale of its head. */
+static void test_float8_cache(void) {
+  scoremod_attention* attention = NULL;
+  char* message = NULL;
+  scoremod_status status = scoremod_attention_create(
+      "{\"batch\": 1, \"heads_q\": 2, \"seq_q\": 1, \"dim_qk\": 1, \"dtype_kv\": \"e4m3\", "
+      "\"operands\": [{\"name\": \"descale_v\", \"shape\": [2]}]}",
+      NULL, &attention, &message);
+  EXPECT_OK(status, message);
+  const uint8_t values[] = {0x3c, 0x3c};
+  const float queries[] = {0, 0}, one = 1, scales[] = {2, 4};
+  float o[] = {-1, -1};
+  const scoremod_operand operands[] = {{"descale_k", {&one, sizeof one}}, {"descale_v", {scales, sizeof scales}}};
+  scoremod_forward_args args = {0};
+  args.struct_size = sizeof args;
+  args.q = (scoremod_const_buffer){queries, sizeof queries};
+  args.k = args.v = (scoremod_const_buffer){values, sizeof values};
+  args.o = (scoremod_buffer){o, sizeof o};
+  args.operands = operands;
+  args.operand_count = 2;
+  status = scoremod_attention_forward(attention, &args, &message);
+  EXPECT_OK(status, message);
+  EXPECT(o[0] == 3 && o[1] == 6);
+  args.operand_count = 1;
+  status = scoremod_attention_forward(attention, &args, &message);
+  EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "operand 'descale_v' is missing");
+  scoremod_attention_destroy(attention);
+}
+
 /* The structs as they were before their last fields. */
 static void test_older_client(void) {
   Fixture f;
@@ -193,6 +263,8 @@ int main(void) {
   test_lengths_and_sink();
   test_dropout();
   test_float8();
+  test_amax_of_gradients();
+  test_float8_cache();
   test_older_client();
   return failure_count > 0;
 }

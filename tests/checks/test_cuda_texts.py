@@ -26,7 +26,7 @@ def test_it_compiles_alone(file):
 
 def test_a_fault_is_seen(tmp_path):
     wrong = tmp_path / "wrong.cuh"
-    wrong.write_text('#include "backend/cuda/gradient_prelude.cuh"\n__device__ int wrong() { return undeclared; }\n')
+    wrong.write_text('#include "backend/cuda/operand_gradients/gradient_prelude.cuh"\n__device__ int wrong() { return undeclared; }\n')
     assert "undeclared" in compiled(wrong).stderr
 
 

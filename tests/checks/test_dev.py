@@ -35,7 +35,8 @@ def dev(tmp_path):
         write_program(path, command)
 
     def run(*arguments, status=0, **variables):
-        environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "JOBS": "3", "HOME": str(tmp_path)} | variables
+        environment = {name: value for name, value in os.environ.items() if name != "CI"}
+        environment |= {"PATH": f"{programs}:{os.environ['PATH']}", "JOBS": "3", "HOME": str(tmp_path)} | variables
         done = subprocess.run([folder / "dev", *arguments], env=environment, capture_output=True, text=True)
         assert done.returncode == status, done.stdout + done.stderr
         run.said = done.stdout
@@ -61,6 +62,10 @@ def test_only_what_runs_is_built(dev, command, target, program):
         f"cmake --build --preset release --parallel 3 --target {target}",
         program,
     ]
+
+
+def test_a_warning_is_an_error_in_ci_alone(dev):
+    assert dev("build", CI="true")[0] == "cmake --preset release -DSCOREMOD_WERROR=ON"
 
 
 def test_build_takes_targets(dev):

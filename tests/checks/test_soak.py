@@ -110,7 +110,9 @@ def test_none_collected_is_a_failure(soak):
     assert soak(test_other="def test_without():\n    pass\n")[0] == 1
 
 
-def test_seeded_tests_of_programs_are_repeated(soak):
+@pytest.fixture
+def program(soak):
+    """A program with a seeded test that fails with one seed in five, and a test that passes; each writes its name into the file "ran"."""
     program = soak.folder / "program"
     program.write_text(
         """#!/bin/sh
@@ -123,9 +125,19 @@ esac
         encoding="utf-8",
     )
     program.chmod(0o755)
-    code, said = soak(str(program))
+    return str(program)
+
+
+def test_seeded_tests_of_programs_are_repeated(soak, program):
+    code, said = soak(program)
     assert code == 1 and "of 1 seeded tests of C++ in 300 s, 3 failed" in said
     ran = (soak.folder / "ran").read_text(encoding="utf-8").split()
     assert ran.count("fixed") == 1 and ran.count("seeded") > 3
     command = re.search(r"^FAILED: (.*)$", said, re.MULTILINE)[1]
     assert subprocess.run(command, shell=True, cwd=soak.folder, capture_output=True).returncode == 1
+
+
+def test_programs_are_repeated_beside_tests_of_python(soak, program):
+    code, said = soak(program, conftest=CONFTEST, test_some="def test_planted(seed):\n    assert seed < 0\n")
+    assert code == 1 and "of 1 seeded tests of C++ in 300 s, 3 failed" in said
+    assert "3 runs of 1 tests in 300 s, 3 failed" in said

@@ -20,6 +20,7 @@ FORBIDDEN = [
     ("src/a.cpp", "SCOREMOD_DRIVER(cuLibraryUnload)(library);"),
     ("src/a.cpp", "find(found.destroy, name); cublasDestroy_v2(handle);"),
     ("src/a.cpp", "cudnnDestroy(handle);"),
+    ("src/a.cpp", "SCOREMOD_CUDART(cudaGetDeviceProperties)(&properties, 0);"),
     ("python/scoremod/a.py", "torch.cuda.synchronize()"),
 ]
 ALLOWED = [
@@ -27,7 +28,7 @@ ALLOWED = [
     ("src/a.cpp", 'check(SCOREMOD_CUDART(cudaFree)(nullptr), "cudaFree");  // not cudaFree(data)'),
     ("src/a.cpp", "/* cudaDeviceSynchronize() would end\n captures */ wait();"),
     ("src/a.cpp", "SCOREMOD_CUDART(cudaMallocFromPoolAsync)(&data, bytes, pool, stream); SCOREMOD_CUDART(cudaFreeAsync)(data, stream);"),
-    ("src/backend/cuda/memory_pool.cpp", "SCOREMOD_CUDART(cudaMalloc)(&data, bytes);"),
+    ("src/backend/cuda/device/memory_pool.cpp", "SCOREMOD_CUDART(cudaMalloc)(&data, bytes);"),
     ("python/scoremod/a.py", "torch.cuda.current_stream().synchronize()  # not torch.cuda.synchronize()"),
 ]
 

@@ -74,10 +74,12 @@ def changed(base, path, value):
 RAGGED = {**LONE, "batch": 2, "seq_q": 8, "seq_kv": 9, "tokens_q": 11, "tokens_kv": 12, "q": "THD", "backward": True}
 PAGED = {**LONE, "seq_kv": 9, "lengths": {"kv": True}, "paged": {"block_size": 4, "blocks": 7, "blocks_per_sequence": 3}}
 
-FLOAT8 = {**LONE, "dtype": "e4m3", "dtype_o": "e5m2", "dtype_d_o": "e5m2", "dtype_gradients": "f32", "amax_o": True, "backward": True}
+FLOAT8 = {**LONE, "dtype": "e4m3", "dtype_o": "e5m2", "dtype_d_o": "e5m2", "dtype_gradients": "f32", "amax_o": True, "amax_gradients": True, "backward": True}
+FLOAT8_CACHE = {**LONE, "dtype": "bf16", "dtype_kv": "e4m3", "operands": [{"name": "descale_k", "shape": [1]}]}
 
 GOOD = {
     "float8": FLOAT8,
+    "float8_cache": FLOAT8_CACHE,
     "full": FULL,
     "zoo": ZOO,
     "lone": LONE,
@@ -107,8 +109,10 @@ BAD = {
     "dtype_name": changed(FULL, ["dtype"], "float"),
     "dtype_i32": changed(FULL, ["dtype"], "i32"),
     "dtype_gradients_float8": changed(FLOAT8, ["dtype_gradients"], "e4m3"),
+    "dtype_kv_bf16": changed(FLOAT8_CACHE, ["dtype_kv"], "bf16"),
     "dtype_d_o_name": changed(FLOAT8, ["dtype_d_o"], "e4m3fn"),
     "amax_text": changed(FLOAT8, ["amax_o"], "yes"),
+    "amax_gradients_number": changed(FLOAT8, ["amax_gradients"], 1),
     "layout_name": changed(FULL, ["layout"], "bshd"),
     "tensor_number": changed(FULL, ["q"], 1),
     "tensor_field": changed(FULL, ["v", "stride"], {}),
@@ -159,6 +163,8 @@ BEYOND_SCHEMA = {
     "inputs_beside_open_sizes": changed(FULL, ["batch"], None),
     "float8_output_of_others": changed(FULL, ["dtype_o"], "e4m3"),
     "amax_of_others": {**LONE, "amax_o": True},
+    "amax_gradients_of_others": {**LONE, "amax_gradients": True, "backward": True},
+    "amax_gradients_of_forwards": changed(FLOAT8, ["backward"], False),
     "head_ratio": changed(FULL, ["heads_kv"], 3),
     "size_written_as_float": changed(FULL, ["batch"], 2.0),
     "overlap": changed(FULL, ["k", "strides", "sequence"], 10),

@@ -36,7 +36,7 @@ AttentionProblem float8_problem(DType dtype = DType::kE4M3) {
   AttentionProblem problem = test::small_problem();
   for (TensorLayout* tensor : {&problem.q, &problem.k, &problem.v, &problem.o}) tensor->layout = Layout::kBHSD;
   problem.dtype = dtype;
-  problem.backward = problem.stats = problem.amax_o = true;
+  problem.backward = problem.stats = problem.amax_o = problem.amax_gradients = true;
   return problem;
 }
 
@@ -90,6 +90,10 @@ void expect_same(const AttentionProblem& problem, const ProblemInputs& inputs, c
   for (double& o : expected.o) o = saturate(dtype_o, o * factor(inputs, "scale_o"));
   expect_near("o", dtype_o, test::output_values(found, "o"), expected.o);
   expect_near("lse", DType::kF32, test::output_values(found, "lse"), expected.lse);
+  // They are of gradients that are not yet rounded.
+  expect_near("amax_dq", DType::kF32, test::output_values(found, "amax_dq"), {largest_magnitude(expected.dq)});
+  expect_near("amax_dk", DType::kF32, test::output_values(found, "amax_dk"), {largest_magnitude(expected.dk)});
+  expect_near("amax_dv", DType::kF32, test::output_values(found, "amax_dv"), {largest_magnitude(expected.dv)});
   const DType gradients = dtype_of(problem, TensorRole::kDQ);
   expect_near("dq", gradients, test::output_values(found, "dq"), expected.dq);
   expect_near("dk", gradients, test::output_values(found, "dk"), expected.dk);
@@ -104,6 +108,9 @@ void expect_backends_conform(const AttentionProblem& problem, const ProblemInput
     const CheckReport report = check(problem, options);
     EXPECT_TRUE(report.passed()) << test::describe(report);
     EXPECT_NO_THROW(test::output(report, "amax_o"));
+    if (problem.amax_gradients) {
+      EXPECT_NO_THROW(test::output(report, "amax_dv"));
+    }
   }
 }
 
@@ -126,7 +133,7 @@ TEST(Float8Problems, AreAttentionOfTheNumbersThatTheyStandFor) {
 TEST(Float8Problems, SaturateTheirOutput) {
   for (const DType dtype : {DType::kE4M3, DType::kE5M2}) {
     AttentionProblem problem = float8_problem(dtype);
-    problem.backward = false;
+    problem.backward = problem.amax_gradients = false;
     ProblemInputs inputs = random_inputs(problem);
     set_factor(inputs, "scale_o", 1e6);
     for (const char* backend : {"reference", "cpu"}) {
@@ -141,7 +148,7 @@ TEST(Float8Problems, SaturateTheirOutput) {
 
 TEST(Float8Problems, KeepNanAndSayItInTheAmax) {
   AttentionProblem problem = float8_problem();
-  problem.backward = false;
+  problem.backward = problem.amax_gradients = false;
   ProblemInputs inputs = random_inputs(problem);
   inputs.v[0] = std::byte{0x7f};
   for (const char* backend : {"reference", "cpu"}) {
@@ -161,6 +168,7 @@ TEST(Float8Problems, OfRandomProgramsConform) {
     options.max_logit_probability = options.ragged_probability = options.paged_probability = 0.2;
     options.gradient_layout_probability = options.output_dtype_probability = 0.2;
     checking::CheckCase made = checking::random_problem(seed, options);
+    made.problem.amax_gradients = made.problem.backward && number % 2 == 0;
     made.name = "problem " + std::to_string(number) + " (SCOREMOD_TEST_SEED=" + std::to_string(test::test_seed()) + ")";
     for (const std::string& backend : test::tested_backends()) test::expect_conforms(backend, made);
     if (HasFailure()) return;
@@ -213,11 +221,14 @@ TEST(Float8Calls, BindWhatTheProblemAsksFor) {
   test::expect_refusal("operand 'descale_d_o' is missing", [&] { attention.backward(backward); });
   args.amax_o = {};
   test::expect_refusal("'amax_o' is missing", [&] { attention.forward(args); });
+  backward = buffers.backward();
+  backward.amax_dk = {};
+  test::expect_refusal("'amax_dk' is missing", [&] { attention.backward(backward); });
 
   AttentionProblem other = problem;
   other.amax_o = false;
   other.dtype_o = DType::kBF16;
-  other.backward = false;
+  other.backward = other.amax_gradients = false;
   ProblemInputs others = random_inputs(other);
   ProblemBuffers other_buffers(other, buffers_of(others));
   args = other_buffers.forward();
@@ -286,7 +297,7 @@ class Float8NegativeControls : public testing::TestWithParam<DType> {
 TEST_P(Float8NegativeControls, TheRightImplementationPasses) {
   const CheckReport report = check(right_);
   EXPECT_TRUE(report.passed()) << test::describe(report);
-  EXPECT_EQ(report.outputs.size(), 6U);
+  EXPECT_EQ(report.outputs.size(), 9U);
 }
 
 TEST_P(Float8NegativeControls, FactorsThatAreIgnoredAreFound) {
@@ -314,10 +325,25 @@ TEST_P(Float8NegativeControls, TheAmaxOfWhatIsStoredIsFound) {
   EXPECT_FALSE(test::output(check(test::after_forward(right_, unwritten)), "amax_o").passed());
 }
 
+TEST_P(Float8NegativeControls, WrongAmaxesOfGradientsAreFound) {
+  for (const auto& [name, buffer] :
+       {std::pair{"amax_dq", &BackwardArgs::amax_dq}, std::pair{"amax_dk", &BackwardArgs::amax_dk},
+        std::pair{"amax_dv", &BackwardArgs::amax_dv}}) {
+    const auto changed = [member = buffer](const BackwardArgs& args) {
+      *static_cast<float*>((args.*member).data) *= 1.5F;
+    };
+    EXPECT_FALSE(test::output(check(test::after_backward(right_, changed)), name).passed()) << name;
+    const auto unwritten = [member = buffer](const BackwardArgs& args) {
+      std::fill_n(static_cast<std::byte*>((args.*member).data), 4, std::byte{0xff});
+    };
+    EXPECT_FALSE(test::output(check(test::after_backward(right_, unwritten)), name).passed()) << name;
+  }
+}
+
 /// Half of the numbers are beyond the largest: without saturation they are NaN or infinity.
 TEST_P(Float8NegativeControls, MissingSaturationIsFound) {
   AttentionProblem problem = checked_problem();
-  problem.backward = false;
+  problem.backward = problem.amax_gradients = false;
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   ProblemInputs inputs = random_inputs(problem);
   set_factor(inputs, "scale_o", GetParam() == DType::kE4M3 ? 2000 : 250000);

@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "backend/cuda/cuda_memory.hpp"
-#include "backend/cuda/kernel_cache.hpp"
+#include "backend/cuda/device/cuda_memory.hpp"
+#include "backend/cuda/modules/kernel_cache.hpp"
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/shared/tiled_source.hpp"
@@ -18,13 +18,16 @@ namespace {
 
 using problem::TensorRole;
 
+constexpr const char* kCausalDocuments =
+    "operand q_id: i32 [b, q_idx]\noperand kv_id: i32 [b, kv_idx]\nvalue = score\nkeep = q_id == kv_id & kv_idx <= "
+    "q_idx";
+constexpr const char* kWindow = "value = score\nkeep = kv_idx <= q_idx & q_idx - kv_idx < 512";
+
 constexpr Timed kTimed[] = {
     {"full", kPlain},
     {"causal", kCausal},
     {"documents", kDocuments},
-    {"documents causal",
-     "operand q_id: i32 [b, q_idx]\noperand kv_id: i32 [b, kv_idx]\nvalue = score\nkeep = q_id == kv_id & kv_idx <= "
-     "q_idx"},
+    {"documents causal", kCausalDocuments},
     // One of 2048 and four of 512.
     {"unequal documents",
      "operand q_id: i32 [b, q_idx]\noperand kv_id: i32 [b, kv_idx]\nvalue = score\nkeep = max(q_id, 3) == max(kv_id, "
@@ -32,7 +35,7 @@ constexpr Timed kTimed[] = {
     {"soft cap", "value = tanh(score * 0.02) * 50.0"},
     {"2-d neighbourhood",
      "value = score\nkeep = abs(q_idx // 64 - kv_idx // 64) <= 4 & abs(q_idx % 64 - kv_idx % 64) <= 4"},
-    {"window 512", "value = score\nkeep = kv_idx <= q_idx & q_idx - kv_idx < 512"},
+    {"window 512", kWindow},
     {"prefix 1024", "value = score\nkeep = kv_idx < 1024 | kv_idx <= q_idx"},
     {"dilated 2", "value = score\nkeep = (q_idx - kv_idx) % 2 == 0"},
     {"global 64 and window 512", "value = score\nkeep = kv_idx < 64 | q_idx < 64 | abs(q_idx - kv_idx) < 512"},
@@ -78,10 +81,18 @@ constexpr Timed kTimed[] = {
     // The cost of sizes.
     {"full, head dim 64", kPlain, {.dim = 64}},
     {"documents, head dim 64", kDocuments, {.dim = 64}},
+    {"documents causal, head dim 64", kCausalDocuments, {.dim = 64}},
+    {"causal, head dim 64", kCausal, {.dim = 64}},
+    {"window 512, head dim 64", kWindow, {.dim = 64}},
     {"full, head dim 256", kPlain, {.dim = 256}},
     {"causal, 16384", kCausal, {.batch = 1, .seq_q = 16384, .seq_kv = 16384}},
     {"causal, 512 of 64", kCausal, {.batch = 16, .seq_q = 512, .seq_kv = 512, .dim = 64}},
+    {"causal, 2048 of 64", kCausal, {.batch = 8, .seq_q = 2048, .seq_kv = 2048, .dim = 64}},
     {"causal, grouped heads", kCausal, {.batch = 1, .heads_q = 32, .heads_kv = 8, .seq_q = 8192, .seq_kv = 8192}},
+    {"full, 64 heads over 8", kPlain, {.batch = 1, .heads_q = 64, .heads_kv = 8}},
+    {"causal, 64 heads over 8", kCausal, {.batch = 1, .heads_q = 64, .heads_kv = 8}},
+    {"window 512, 64 heads over 8", kWindow, {.batch = 1, .heads_q = 64, .heads_kv = 8}},
+    {"documents causal, 64 heads over 8", kCausalDocuments, {.batch = 1, .heads_q = 64, .heads_kv = 8}},
     {"one query", kPlain, {.batch = 16, .heads_q = 32, .heads_kv = 8, .seq_q = 1, .seq_kv = 8192}},
     {"eight queries", kPlain, {.batch = 16, .heads_q = 32, .heads_kv = 8, .seq_q = 8, .seq_kv = 8192}},
     // The cost of float32.
@@ -98,6 +109,7 @@ std::string describe(const TileShape& shape) {
                 shape.blocks, " stages ", shape.stages, " key stages ", shape.key_stages, " teams ", shape.teams,
                 " splits ", shape.splits, " persistent CTAs ", shape.persistent_ctas, " heads together ",
                 shape.heads_together, shape.ordered ? " ordered" : "", shape.fused ? " fused" : "",
+                shape.turn_ctas > 0 ? " in turns" : "",
                 shape.dq_order == DqOrder::kLateFence        ? ", late fence"
                 : shape.dq_order == DqOrder::kEarlyAdditions ? ", early additions"
                                                              : "");

@@ -11,9 +11,9 @@
 
 #include "scoremod/inputs.hpp"
 
-#include "backend/cuda/cuda_memory.hpp"
-#include "backend/cuda/device.hpp"
-#include "backend/cuda/own_stream.hpp"
+#include "backend/cuda/device/cuda_memory.hpp"
+#include "backend/cuda/device/device.hpp"
+#include "backend/cuda/device/own_stream.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"

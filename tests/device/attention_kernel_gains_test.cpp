@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cuda/device.hpp"
-#include "backend/cuda/kernel_cache.hpp"
+#include "backend/cuda/device/device.hpp"
+#include "backend/cuda/modules/kernel_cache.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"

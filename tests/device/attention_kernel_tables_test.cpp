@@ -6,11 +6,11 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cuda/cuda_memory.hpp"
-#include "backend/cuda/kernel_cache.hpp"
-#include "backend/cuda/operand_gradients.hpp"
-#include "backend/cuda/own_stream.hpp"
-#include "backend/cuda/workspace_alignment.hpp"
+#include "backend/cuda/device/cuda_memory.hpp"
+#include "backend/cuda/device/own_stream.hpp"
+#include "backend/cuda/device/workspace_alignment.hpp"
+#include "backend/cuda/modules/kernel_cache.hpp"
+#include "backend/cuda/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"

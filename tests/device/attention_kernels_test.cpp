@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -6,10 +7,10 @@
 #include "scoremod/inputs.hpp"
 #include "scoremod/zoo.hpp"
 
-#include "backend/cuda/cuda_memory.hpp"
-#include "backend/cuda/device.hpp"
-#include "backend/cuda/kernel_cache.hpp"
-#include "backend/cuda/own_stream.hpp"
+#include "backend/cuda/device/cuda_memory.hpp"
+#include "backend/cuda/device/device.hpp"
+#include "backend/cuda/device/own_stream.hpp"
+#include "backend/cuda/modules/kernel_cache.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
@@ -32,6 +33,7 @@
 #include "support/loaded_bias_cases.hpp"
 #include "support/test_seed.hpp"
 #include "support/tiled_call.hpp"
+#include "support/wide_heads_cases.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -125,7 +127,8 @@ void expect_right(const Cut& cut, checking::CheckCase test, const std::optional<
   SCOPED_TRACE(test.name + "\n" + test.problem.program.to_string());
   for (OperandSpec& operand : test.problem.operands) operand.gradient = false;
   const compiler::CompiledProblem compiled = compiler::compile(test.problem);
-  const std::vector<UnsupportedReason> reasons = problem_objections(compiled);
+  const Direction last = compiled.backward ? Direction::kBackward : Direction::kForward;
+  const std::vector<UnsupportedReason> reasons = problem_objections(compiled, last, /*float8_keys=*/true);
   if (!reasons.empty()) GTEST_SKIP() << reasons.front().text;
   RandomInputOptions inputs;
   inputs.seed = test.seed;
@@ -171,7 +174,15 @@ void expect_same_bits(const std::array<Cut, 2>& cuts, AttentionProblem problem, 
     if (!subject.backward) continue;
     for (const auto* output : {&memory.dq, &memory.dk, &memory.dv}) keep(*output);
   }
-  EXPECT_EQ(found[0], found[1]);
+  ASSERT_EQ(found[0].size(), found[1].size());
+  for (std::size_t output = 0; output < found[0].size(); ++output) {
+    const auto [one, other] = std::mismatch(found[0][output].begin(), found[0][output].end(), found[1][output].begin(),
+                                            found[1][output].end());
+    if (one == found[0][output].end()) continue;
+    ADD_FAILURE() << "output " << output << " differs at element " << one - found[0][output].begin() << " of "
+                  << found[0][output].size() << ": " << std::bit_cast<double>(*one) << " and "
+                  << std::bit_cast<double>(*other);
+  }
 }
 
 /// Runs each case by all kernels, in turns.
@@ -218,9 +229,10 @@ class SplitKvAttentionKernels : public test::OnDevice, public ::testing::WithPar
   void SetUp() override {
     OnDevice::SetUp();
     if (IsSkipped() || GetParam() % kShapes < kPortableShapes) return;
-    // The planner refuses more rows than a tile has, and pages. Tensors that TMA cannot load must be right too.
+    // The planner refuses more rows than a tile has, pages and FP8. Tensors that TMA cannot load must be right too.
     const AttentionProblem problem = compiler::compile(test_case().problem).problem;
-    if (problem.paged || cuda::current_compute_capability() != kHopperCapability) GTEST_SKIP() << "no Hopper kernels";
+    if (problem.paged || problem.dtype_kv || cuda::current_compute_capability() != kHopperCapability)
+      GTEST_SKIP() << "no Hopper kernels";
   }
 };
 
@@ -277,6 +289,31 @@ TEST_P(PersistentSplitKvAttentionKernels, GiveTheSameBitsEachTime) {
 INSTANTIATE_TEST_SUITE_P(Cases, PersistentSplitKvAttentionKernels,
                          ::testing::Range(0, static_cast<int>(test::split_kv_cases().size()) * 6));
 
+/// Runs the forwards of heads wider than 256 in each shape.
+class WideAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<test::WideCase> {
+ protected:
+  static void expect_right_in(const std::vector<TileShape>& shapes) {
+    const checking::CheckCase test = test::check_case(GetParam());
+    for (const TileShape& shape : shapes) {
+      expect_right(shape, test);
+      if (!test.problem.dtype_kv) expect_right(shape, test, test::poisoned_inputs(test.problem, test.seed));
+    }
+  }
+};
+TEST_P(WideAttentionKernels, AreRight) {
+  expect_right_in(tile_shapes(test::check_case(GetParam()).problem, Direction::kForward));
+}
+INSTANTIATE_TEST_SUITE_P(Cases, WideAttentionKernels, ::testing::ValuesIn(test::kWideHeads));
+
+class WideSplitKvAttentionKernels : public WideAttentionKernels {};
+TEST_P(WideSplitKvAttentionKernels, AreRight) {
+  const AttentionProblem problem = test::check_case(GetParam()).problem;
+  const DeviceProperties device = cuda::describe_current_device();
+  expect_right_in(split_kv_shapes(problem, device));
+  expect_right_in(persistent_split_kv_shapes(problem, device));
+}
+INSTANTIATE_TEST_SUITE_P(Cases, WideSplitKvAttentionKernels, ::testing::ValuesIn(test::kWideDecodes));
+
 /// Runs the forward of each case by a persistent kernel, with few CTAs, and with as many as the device has
 /// multiprocessors.
 class PersistentAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {
@@ -308,7 +345,8 @@ TEST_P(PersistentAttentionKernels, AreRight) {
 TEST_P(PersistentAttentionKernels, GiveTheBitsOfABlockForEachTile) {
   const checking::CheckCase test = test_case();
   if (!has_hopper(test.problem)) GTEST_SKIP() << "no Hopper kernels";
-  const std::array shapes{shape(test.problem), hopper_shapes(test.problem, Direction::kForward).front()};
+  std::array shapes{shape(test.problem), shape(test.problem)};
+  shapes[1].persistent_ctas = 0;
   expect_same_bits(shapes, test.problem, test.call);
   expect_same_bits(shapes, test.problem, test.call, test::poisoned_inputs(test.problem, test.seed));
 }

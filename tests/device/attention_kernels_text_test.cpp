@@ -6,8 +6,8 @@
 
 #include "scoremod/zoo.hpp"
 
-#include "backend/cuda/library.hpp"
-#include "backend/cuda/runtime_compiler.hpp"
+#include "backend/cuda/device/library.hpp"
+#include "backend/cuda/modules/runtime_compiler.hpp"
 #include "backend/kernels/backend/recipe.hpp"
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
@@ -246,6 +246,29 @@ TEST_F(AttentionKernelsText, OfPersistentDecodeCompilesAndKeepsItsRegisters) {
       EXPECT_LE(register_spill_bytes(report), kHarmlessSpill)
           << "pages of " << page << ", dim " << dim << ", rows " << shape.queries << ": " << report;
     }
+  }
+}
+
+/// Heads wider than 256, whose launches have a part of o's dims each: prompts, and a latent cache's decode.
+TEST_F(AttentionKernelsText, OfWideHeadsKeepsItsRegisters) {
+  std::size_t number = 0;
+  for (const auto& [dim_qk, dim_v] : {std::pair{512, 512}, {576, 512}, {320, 300}}) {
+    AttentionProblem problem = decoding_problem("causal", dim_qk);
+    problem.dim_v = dim_v;
+    problem.backward = false;
+    const int architecture = kArchitectures[number++ % kArchitectures.size()];
+    DeviceProperties device;
+    device.multiprocessors = 132;
+    device.shared_memory_per_block = architecture == 86 || architecture == 120 ? 101376 : 166912;
+    const auto expect_no_spills = [&](const TileShape& shape) {
+      const std::string report = report_of(problem, Direction::kForward, architecture, shape);
+      EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
+      EXPECT_LE(register_spill_bytes(report), kHarmlessSpill)
+          << dim_qk << " and " << dim_v << ", rows " << shape.queries << ": " << report;
+    };
+    expect_no_spills(split_kv_shapes(problem, device)[2 * (number % 3)]);
+    problem.seq_q = problem.seq_kv;
+    expect_no_spills(tile_shape(problem, Direction::kForward));
   }
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/device.hpp"
+#include "backend/cuda/device/device.hpp"
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/split_kv/family.hpp"
 #include "compiler/pipeline.hpp"

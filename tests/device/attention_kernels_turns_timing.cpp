@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/device.hpp"
+#include "backend/cuda/device/device.hpp"
 #include "backend/kernels/hopper/family.hpp"
 #include "compiler/pipeline.hpp"
 #include "device/attention_kernel_calls.hpp"
@@ -25,10 +25,14 @@ constexpr const char* kPersistentTimed[] = {"full",
                                             "soft cap",
                                             "full, head dim 64",
                                             "documents, head dim 64",
+                                            "documents causal, head dim 64",
+                                            "causal, head dim 64",
+                                            "window 512, head dim 64",
                                             "full, head dim 256",
                                             "causal, 16384",
                                             "causal, grouped heads",
-                                            "causal, 512 of 64"};
+                                            "causal, 512 of 64",
+                                            "causal, 2048 of 64"};
 
 class PersistentAttentionKernelTimes : public AttentionKernelTimes {};
 
@@ -129,6 +133,28 @@ TEST_P(LearnedAttentionKernelTimes, OfACase) {
 }
 INSTANTIATE_TEST_SUITE_P(Cases, LearnedAttentionKernelTimes,
                          ::testing::Range(0, static_cast<int>(std::size(kLearnedTimed))));
+
+/// The cases of heads that share KV heads, whose backward by two kernels is timed beside the fused one, in turns.
+constexpr const char* kGroupedTimed[] = {"full, 64 heads over 8",
+                                         "causal, 64 heads over 8",
+                                         "causal, grouped heads",
+                                         "window 512, 64 heads over 8",
+                                         "documents causal, 64 heads over 8",
+                                         "causal",
+                                         "full"};
+
+class GroupedAttentionKernelTimes : public AttentionKernelTimes {};
+
+TEST_P(GroupedAttentionKernelTimes, OfACase) {
+  const Timed& timed = timed_problem(kGroupedTimed[GetParam()]);
+  const AttentionProblem problem = problem_of(timed);
+  if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
+  TileShape turns = hopper_fused_shape(problem);
+  turns.turn_ctas = static_cast<int>(cuda::describe_current_device().multiprocessors);
+  time_backwards(timed, {hopper_shapes(problem, Direction::kBackward).front(), hopper_fused_shape(problem), turns});
+}
+INSTANTIATE_TEST_SUITE_P(Cases, GroupedAttentionKernelTimes,
+                         ::testing::Range(0, static_cast<int>(std::size(kGroupedTimed))));
 
 /// The cases for which a fused backward's orders of dQ accumulation are timed, in turns.
 constexpr const char* kOrdersTimed[] = {"full", "causal", "documents", "soft cap", "full, head dim 64"};

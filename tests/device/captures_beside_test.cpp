@@ -10,8 +10,8 @@
 #include "scoremod/check.hpp"
 #include "scoremod/error.hpp"
 
-#include "backend/cuda/cuda_memory.hpp"
-#include "backend/cuda/runtime_call.hpp"
+#include "backend/cuda/device/cuda_memory.hpp"
+#include "backend/cuda/device/runtime_call.hpp"
 #include "base/concat.hpp"
 #include "device/device_fixture.hpp"
 #include "support/test_seed.hpp"

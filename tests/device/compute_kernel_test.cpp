@@ -1,4 +1,4 @@
-#include "backend/cuda/compute_kernel.hpp"
+#include "backend/cuda/compute/compute_kernel.hpp"
 
 #include <cmath>
 #include <cstring>
@@ -6,7 +6,7 @@
 #include "scoremod/inputs.hpp"
 #include "scoremod/zoo.hpp"
 
-#include "backend/cuda/own_stream.hpp"
+#include "backend/cuda/device/own_stream.hpp"
 #include "backend/reference/interpreter.hpp"
 #include "check/random_problem.hpp"
 #include "compiler/pipeline.hpp"

@@ -11,8 +11,8 @@
 #include "scoremod/staging.hpp"
 #include "scoremod/tensors.hpp"
 
-#include "backend/cuda/driver_call.hpp"
-#include "backend/cuda/runtime_call.hpp"
+#include "backend/cuda/device/driver_call.hpp"
+#include "backend/cuda/device/runtime_call.hpp"
 #include "backend/cudnn/graph/library.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"

@@ -9,8 +9,8 @@
 #include <numeric>
 #include <random>
 
-#include "backend/cuda/own_stream.hpp"
-#include "backend/cuda/runtime_call.hpp"
+#include "backend/cuda/device/own_stream.hpp"
+#include "backend/cuda/device/runtime_call.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/split_kv/family.hpp"
 #include "base/concat.hpp"

@@ -6,7 +6,7 @@
 
 #include "scoremod/problem.hpp"
 
-#include "backend/cuda/compute_kernel.hpp"
+#include "backend/cuda/compute/compute_kernel.hpp"
 #include "check/check_case.hpp"
 
 namespace scoremod::test {

@@ -9,7 +9,7 @@
 
 #include "scoremod/error.hpp"
 
-#include "backend/cuda/library.hpp"
+#include "backend/cuda/device/library.hpp"
 
 namespace scoremod::test {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "scoremod/check.hpp"
 
-#include "backend/cuda/cuda_memory.hpp"
-#include "backend/cuda/device.hpp"
+#include "backend/cuda/device/cuda_memory.hpp"
+#include "backend/cuda/device/device.hpp"
 
 namespace scoremod::test {
 

@@ -6,8 +6,8 @@
 
 #include "scoremod/inputs.hpp"
 
-#include "backend/cuda/cuda_memory.hpp"
-#include "backend/cuda/own_stream.hpp"
+#include "backend/cuda/device/cuda_memory.hpp"
+#include "backend/cuda/device/own_stream.hpp"
 #include "check/check_subject.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"

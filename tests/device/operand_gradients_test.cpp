@@ -1,14 +1,14 @@
-#include "backend/cuda/operand_gradients.hpp"
+#include "backend/cuda/operand_gradients/operand_gradients.hpp"
 
 #include <cstring>
 #include <thread>
 
 #include "scoremod/zoo.hpp"
 
-#include "backend/cuda/cuda_memory.hpp"
-#include "backend/cuda/library.hpp"
-#include "backend/cuda/operand_gradients_backend.hpp"
-#include "backend/cuda/runtime_call.hpp"
+#include "backend/cuda/device/cuda_memory.hpp"
+#include "backend/cuda/device/library.hpp"
+#include "backend/cuda/device/runtime_call.hpp"
+#include "backend/cuda/operand_gradients/operand_gradients_backend.hpp"
 #include "base/fail.hpp"
 #include "check/check_subject.hpp"
 #include "check/random_problem.hpp"

@@ -6,9 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "backend/cuda/cuda_memory.hpp"
-#include "backend/cuda/operand_gradients.hpp"
-#include "backend/cuda/own_stream.hpp"
+#include "backend/cuda/device/cuda_memory.hpp"
+#include "backend/cuda/device/own_stream.hpp"
+#include "backend/cuda/operand_gradients/operand_gradients.hpp"
 #include "base/float16.hpp"
 #include "compiler/pipeline.hpp"
 #include "device/device_cases.hpp"

@@ -11,7 +11,7 @@
 #include "scoremod/problem_buffers.hpp"
 #include "scoremod/staging.hpp"
 
-#include "backend/cuda/runtime_call.hpp"
+#include "backend/cuda/device/runtime_call.hpp"
 #include "device/device_fixture.hpp"
 #include "support/problem_for.hpp"
 #include "support/test_seed.hpp"

@@ -13,7 +13,7 @@
 
 #include "scoremod/problem_file.hpp"
 
-#include "backend/cuda/operand_gradients_time.hpp"
+#include "backend/cuda/operand_gradients/operand_gradients_time.hpp"
 #include "backend/cudnn/lowering/fused_gradient.hpp"
 #include "backend/cudnn/patterns/attention_time.hpp"
 #include "compiler/pipeline.hpp"

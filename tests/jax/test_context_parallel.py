@@ -434,7 +434,7 @@ def test_a_call_outside_of_shard_map_is_refused():
     [
         ({"strategy": "rign"}, "strategy: expected one of all_gather, ring"),
         ({"striped": 3}, "striped: expected a divisor of each shard's length, 8, found 3"),
-        ({"striped": -1}, "striped: expected True, False or a number of tokens, found -1"),
+        ({"striped": -1}, 'striped: expected True, False, a number of tokens or "dual_chunk_swap", found -1'),
         ({"striped": "yes"}, "striped: expected True, False"),
         ({"fallback": "cpu"}, 'fallback: expected "xla"'),
         ({"score_mod_tensors": {}}, "score_mod_tensors require score_mod"),

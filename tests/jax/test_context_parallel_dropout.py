@@ -101,7 +101,7 @@ def test_a_fallback(strategy):
     "options, message",
     [
         ({"dropout_rate": 0.5}, "dropout_key: expected a key of jax.random"),
-        ({"dropout_rate": 1.0, "dropout_key": KEY}, "dropout_rate: expected a number of at least 0 and below 1, found 1.0"),
+        ({"dropout_rate": 1.0, "dropout_key": KEY}, "dropout_rate: expected a number from 0 to below 1, in float32 at most 0.9999999403953552, found 1.0"),
     ],
 )
 def test_mistakes(options, message):

@@ -144,7 +144,9 @@ def test_the_largest_scores(backend):
 @pytest.mark.parametrize(
     "options, error, message",
     [
-        (dict(dropout_rate=1.0), scoremod.InvalidArgumentError, "dropout_rate: expected a number of at least 0 and below 1"),
+        (dict(dropout_rate=1.0), scoremod.InvalidArgumentError, "dropout_rate: expected a number from 0 to below 1, in float32 at most 0.99999994"),
+        (dict(dropout_rate=1 - 2**-40), scoremod.InvalidArgumentError, "dropout_rate: expected a number from 0 to below 1"),
+        (dict(dropout_rate=10**400), scoremod.InvalidArgumentError, "dropout_rate: expected a number from 0 to below 1"),
         (dict(dropout_rate=float("nan")), scoremod.InvalidArgumentError, "found nan"),
         (dict(dropout_rate=0.5), scoremod.InvalidArgumentError, "dropout_key: expected a key of jax.random beside dropout_rate"),
         (dict(dropout_rate=0.5, dropout_key=3.5), scoremod.InvalidArgumentError, "dropout_key: expected one key"),

@@ -147,3 +147,10 @@ def test_mistakes(options, message):
     q, k, v, _ = draw()
     with pytest.raises(scoremod.InvalidArgumentError, match=message):
         flex_attention(q, k, v, **options)
+
+
+@pytest.mark.parametrize(("given", "taken"), [(9, 8), (-1, 0)])
+def test_lengths_that_only_the_call_knows_are_clamped(given, taken):
+    q = jax.random.normal(jax.random.key(0), (2, 8, 2, 8))
+    attend = jax.jit(lambda q, lengths: flex_attention(q, q, q, lengths=lengths))
+    np.testing.assert_array_equal(attend(q, jnp.array([given, 3])), attend(q, jnp.array([taken, 3])))

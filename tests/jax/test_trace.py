@@ -41,8 +41,8 @@ def test_an_array_that_is_larger_is_cut_and_one_indexed_by_more_than_the_axis_is
 def test_computed_indices_make_a_table():
     bias = jnp.ones((3, H, 2 * S))
     got = explained(lambda score, b, h, q_idx, kv_idx: score + bias[1, h, q_idx - kv_idx + S])
-    assert [x.shape for x in got.operands] == [(H, 2 * S)]
-    assert "x0[h, " in got.program
+    assert [(x.shape, x.called) for x in got.operands] == [((H, 2 * S), "bias")]
+    assert "x0[h, " in got.program and ", table, captured array bias, " in str(got)
 
 
 def test_two_reads_of_one_array_are_two_operands_and_equal_ones_are_one():
@@ -56,7 +56,7 @@ def test_what_has_no_op_is_computed_by_xla_and_says_so():
     edges = jnp.asarray([1, 5, 9])
     got = explained(lambda score, b, h, q_idx, kv_idx: score + jnp.searchsorted(edges, q_idx) * 0.5 + kv_idx)
     (operand,) = got.operands
-    assert (operand.origin, operand.axes, operand.bytes) == ("computed by XLA", ("q_idx",), 4 * S)
+    assert (operand.origin, operand.called, operand.axes, operand.bytes) == ("computed by XLA", "", ("q_idx",), 4 * S)
     assert "computed by XLA, 64 bytes" in str(got)
 
 

@@ -18,8 +18,13 @@ def rng():
 
 
 @pytest.fixture
-def fresh_rng():
-    """A generator with a new seed, which a failed test prints."""
+def fresh_seed():
+    """A new seed, which a failed test prints."""
     seed = int(os.environ.get("SCOREMOD_TEST_SEED") or secrets.randbits(32))
     print(f"SCOREMOD_TEST_SEED={seed}")
-    return np.random.default_rng(seed)
+    return seed
+
+
+@pytest.fixture
+def fresh_rng(fresh_seed):
+    return np.random.default_rng(fresh_seed)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import scoremod
-from scoremod import compiled_command, diagnosis
+from scoremod import compiled_command, diagnosis, pages
 from scoremod.command import main
 
 PACKAGE = str(Path(scoremod.__file__).resolve().parents[1])
@@ -66,6 +66,20 @@ def test_the_doctor_says_what_runs_and_why_not_the_others(arguments, capsys, mon
         assert "no_device" in cuda.partition("ids of these reasons: ")[2] or "no backend" in cuda
 
 
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"SCOREMOD_CACHE": "off"}, "memory alone (SCOREMOD_CACHE=off)"),
+        ({}, "memory alone; set SCOREMOD_CACHE_DIR, XDG_CACHE_HOME or HOME to a folder to keep them in files"),
+    ],
+)
+def test_the_doctor_says_why_plans_are_kept_in_memory_alone(settings, kept):
+    named = ("SCOREMOD_CACHE", "SCOREMOD_CACHE_DIR", "XDG_CACHE_HOME", "HOME")
+    environment = {name: value for name, value in os.environ.items() if name not in named} | {"PYTHONPATH": PACKAGE} | settings
+    done = subprocess.run([sys.executable, "-m", "scoremod", "doctor", "--static"], env=environment, capture_output=True, text=True)
+    assert f"plans are kept in: {kept}\n" in done.stdout, done.stderr
+
+
 def test_the_doctor_names_libraries_that_only_packages_have(monkeypatch, tmp_path):
     monkeypatch.setattr(diagnosis, "_LIBRARIES", {"cuDNN": ("libno_such_library.so.9",), "C": ("libno_such_c.so", "libc.so.6")})
     cudnn, c = diagnosis._gpu_libraries()
@@ -97,10 +111,18 @@ def test_all_commands_are_listed_and_a_wrong_one_is_named(capsys):
         main(["--help"])
     said = capsys.readouterr().out
     assert all(re.search(rf"^    {name} ", said, re.MULTILINE) for name in (*compiled_command.COMMANDS, "draw", "docs", "doctor"))
-    for arguments, message in ((["explian"], "'explain'"), ([], "expected a command")):
-        with pytest.raises(SystemExit, match="2"):
-            main(arguments)
-        assert message in capsys.readouterr().err
+    assert main([]) == 2
+    assert capsys.readouterr().err == f"{said}scoremod: expected a command, found none\n"
+    with pytest.raises(SystemExit, match="2"):
+        main(["explian"])
+    assert "'explain'" in capsys.readouterr().err
+
+
+def test_the_help_names_pages_to_begin_with(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    named = re.findall(r"`scoremod docs (\w+)`", " ".join(capsys.readouterr().out.split()))
+    assert named == ["start", "problem"] and all(len(pages.names_of(topic)) == 1 for topic in named)
 
 
 def test_the_doctor_says_where_no_plans_are_kept():

@@ -67,6 +67,45 @@ def test_both_directions(empty, sink):
         assert got.shape == want.shape and got.dtype == want.dtype and not got.any()
 
 
+@pytest.mark.parametrize("empty", EMPTY, ids=str)
+def test_sizes_that_come_with_the_call(empty):
+    sizes = {**SIZES, **empty}
+    open_sizes = dict.fromkeys(("batch", "heads_q", "heads_kv", "seq_q", "seq_kv"))
+    program = "operand slope: f32 [h]\ntable bias: f32 rank 1\nvalue = score * slope + bias[kv_idx]"
+    problem = {**SIZES, "program": program, "operands": [{"name": "bias", "shape": [None]}], "backward": True}
+    opened = scoremod.OpenAttention({**problem, **open_sizes})
+    extents = {name: size for name, size in sizes.items() if name in open_sizes}
+    attention = opened.at(**extents, operands={"bias": (sizes["seq_kv"],)})
+    assert attention.is_empty and {name: attention.problem[name] for name in sizes} == sizes
+    operands = {"slope": np.ones(sizes["heads_q"], np.float32), "bias": np.ones(sizes["seq_kv"], np.float32)}
+    q, k, v = arrays_of(sizes, "BSHD", np.float32)
+    fixed = scoremod.Attention({**problem, **sizes, "operands": [{"name": "bias", "shape": [sizes["seq_kv"]]}]})
+    results = [each.forward(q, k, v, operands, return_lse=True) for each in (attention, fixed)]
+    for one, other in zip(*results):
+        np.testing.assert_array_equal(one, other)
+    gradients = attention.backward(q, k, v, *results[0], np.ones_like(results[0][0]), operands)
+    for gradient, array in zip(gradients[:3], (q, k, v)):
+        assert gradient.shape == array.shape and not gradient.any()
+    again = opened.at(**{**extents, **{name: SIZES[name] for name in empty}}, operands={"bias": (SIZES["seq_kv"],)})
+    assert not again.is_empty and {name: again.problem[name] for name in SIZES} == SIZES
+
+
+@pytest.mark.parametrize(
+    ("fields", "sizes"),
+    [
+        ({"batch": 2, "seq_q": None}, {"batch": 0, "seq_q": 3}),
+        ({"heads_q": None}, {"heads_q": 0}),
+        ({"heads_q": None, "heads_kv": None}, {"heads_q": 0, "heads_kv": 2}),
+        ({"seq_q": None, "tokens_q": None}, {"seq_q": 0, "tokens_q": 4}),
+        ({"seq_q": None, "tokens_q": None}, {"seq_q": 3, "tokens_q": 0}),
+    ],
+)
+def test_sizes_that_cannot_be_0_come_with_no_call(fields, sizes):
+    opened = scoremod.OpenAttention({**SIZES, **fields, "program": "value = score"})
+    with pytest.raises(scoremod.InvalidArgumentError, match="expected a size of at least 1, found 0"):
+        opened.at(**sizes)
+
+
 def test_an_empty_problem_is_the_limit_of_one_whose_keys_are_masked():
     """A backend writes the same for rows without a key, of these sizes but for the keys."""
     sizes = {**SIZES, "seq_kv": 0}

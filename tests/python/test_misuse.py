@@ -146,6 +146,17 @@ def test_upstream_gradient_is_checked_under_its_own_name(compiled, inputs, opera
         compiled.backward(**inputs, o=o, lse=lse, d_o=o[:, :2], operands=operands)
 
 
+def test_one_call_takes_functions_where_the_other_bindings_do():
+    inputs = np.random.default_rng(0).standard_normal((3, *SHAPE), np.float32)
+    plain = scoremod.attention(*inputs)
+    assert np.array_equal(scoremod.attention(*inputs, None, None), plain)
+    changed = scoremod.attention(*inputs, "score * 2.0", "q_idx >= kv_idx")
+    assert np.array_equal(changed, scoremod.attention(*inputs, score_mod="score * 2.0", mask_mod="q_idx >= kv_idx"))
+    assert not np.array_equal(changed, plain)
+    with pytest.raises(scoremod.InvalidArgumentError, match="score_mod: expected a text such as .*, found function"):
+        scoremod.attention(*inputs, lambda score, *indices: score)
+
+
 def test_one_call_attention_checks_too(inputs):
     with pytest.raises(scoremod.InvalidArgumentError, match="float64"):
         scoremod.attention(*(array.astype(np.float64) for array in inputs.values()))

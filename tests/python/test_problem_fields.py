@@ -18,8 +18,10 @@ BY_LAYOUT = {"q", "k", "v", "o"}
 # Fields for layouts and ends of tensors that arrays of NumPy and JAX do not have.
 PLACES = {"tokens_q", "tokens_kv", "paged", "dtype_o", "d_o", "dq", "dk", "dv"}
 # Fields of FP8 problems alone, which `scoremod.attention` refuses.
-OF_FLOAT8 = {"dtype_d_o", "dtype_gradients", "amax_o"}
-PLACES |= OF_FLOAT8
+OF_FLOAT8 = {"dtype_d_o", "dtype_gradients", "amax_o", "amax_gradients"}
+# The dtype of an FP8 KV cache, which has no gradients.
+OF_CACHES = {"dtype_kv"}
+PLACES |= OF_FLOAT8 | OF_CACHES
 
 
 def test_the_schema_has_what_the_library_understands():
@@ -29,8 +31,8 @@ def test_the_schema_has_what_the_library_understands():
     # Absent fields are left out; keys are ragged or paged, not both.
     given = (
         {**smallest, **gradients, "tokens_q": 1, "tokens_kv": 1, "dtype_o": "f32", "scale": 1.0},
-        {**smallest, **dict.fromkeys(OF_FLOAT8, "f32"), "dtype": "e4m3", "amax_o": True},
-        {**smallest, "lengths": {"kv": True}, "paged": {"block_size": 1, "blocks": 1, "blocks_per_sequence": 1}},
+        {**smallest, **dict.fromkeys(OF_FLOAT8, "f32"), "dtype": "e4m3", "amax_o": True, "amax_gradients": True, "backward": True},
+        {**smallest, "dtype_kv": "e4m3", "lengths": {"kv": True}, "paged": {"block_size": 1, "blocks": 1, "blocks_per_sequence": 1}},
     )
     understood = {field for problem in given for field in scoremod.Attention(problem).problem}
     assert understood == FIELDS - {"layout"}

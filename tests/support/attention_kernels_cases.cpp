@@ -63,6 +63,25 @@ void paged_to_float(AttentionProblem& p) {
   paged(p);
   p.dtype_o = DType::kF32;
 }
+/// FP8 keys and values, with scales of the KV heads or of the tensors.
+void float8_keys(AttentionProblem& p) {
+  p.dtype_kv = DType::kE4M3;
+  for (const char* name : {problem::kDescaleOfKeys, problem::kDescaleOfValues})
+    p.operands.push_back({name, DType::kF32, {p.heads_kv}, {}, false});
+}
+void other_float8_keys(AttentionProblem& p) { p.dtype_kv = DType::kE5M2; }
+void float8_pages(AttentionProblem& p) {
+  paged(p);
+  float8_keys(p);
+}
+void large_float8_pages(AttentionProblem& p) {
+  paged_in_large_blocks(p);
+  other_float8_keys(p);
+}
+void ragged_float8_keys(AttentionProblem& p) {
+  ragged(p);
+  float8_keys(p);
+}
 void lengths(AttentionProblem& p) { p.lengths = {true, true}; }
 void to_float(AttentionProblem& p) { p.dtype_o = DType::kF32; }
 void to_a_half(AttentionProblem& p) { p.dtype_o = DType::kBF16; }
@@ -171,6 +190,7 @@ const Case kCases[] = {
      Sink::kLearned,
      0.1F},
     {"ragged", kCausal, {3, 4, 2, 200, 200, 64, 64}, DType::kBF16, {}, {}, {}, {}, {}, ragged},
+    {"ragged, many sequences", kCausal, {37, 2, 1, 40, 40, 64, 64}, DType::kBF16, {}, {}, {}, {}, {}, ragged},
     {"ragged queries",
      "operand x: f32 [b, q_idx, kv_idx]\nvalue = score + x\nkeep = kv_idx != 7",
      {3, 4, 2, 150, 130, 72, 40},
@@ -349,6 +369,78 @@ const Case kSplitKvCases[] = {
      {},
      true,
      ragged},
+    {"decode, FP8 keys", "value = score", {2, 8, 2, 3, 500, 128, 128}, DType::kBF16, {}, {}, {}, {}, {}, float8_keys},
+    {"decode, FP8 keys under f16",
+     kCausal,
+     {2, 4, 2, 6, 300, 64, 64},
+     DType::kF16,
+     {0, 1, 250, 0},
+     {},
+     Sink::kLearned,
+     0.3F,
+     true,
+     other_float8_keys},
+    {"decode, FP8 keys of 48 dims",
+     "value = tanh(score * 0.2) * 5.0",
+     {2, 4, 2, 6, 300, 48, 48},
+     DType::kBF16,
+     {},
+     {},
+     {},
+     {},
+     true,
+     float8_keys},
+    {"decode, unaligned FP8 keys",
+     kCausal,
+     {2, 4, 2, 6, 300, 72, 33},
+     DType::kF16,
+     {0, 0, 200, 0},
+     true,
+     {},
+     {},
+     {},
+     float8_keys},
+    {"decode, narrow FP8 keys and wide values",
+     "value = score",
+     {1, 4, 2, 16, 300, 16, 256},
+     DType::kBF16,
+     {},
+     {},
+     {},
+     {},
+     {},
+     float8_keys},
+    {"decode, FP8 pages",
+     "value = score * 0.5",
+     {3, 8, 2, 4, 300, 64, 64},
+     DType::kBF16,
+     {},
+     {},
+     {},
+     {},
+     {},
+     float8_pages},
+    {"decode, large FP8 pages",
+     kLengths,
+     {3, 8, 2, 4, 310, 64, 64},
+     DType::kBF16,
+     {},
+     {},
+     {},
+     {},
+     {},
+     large_float8_pages},
+    {"decode, ragged FP8 keys",
+     kCausal,
+     {3, 8, 2, 4, 310, 64, 64},
+     DType::kF16,
+     {},
+     {},
+     {},
+     {},
+     {},
+     ragged_float8_keys},
+    {"decode, narrow keys and wide values", "value = score", {1, 4, 2, 16, 300, 16, 256}},
 };
 
 void make_unaligned(TensorLayout& layout, std::int64_t heads, std::int64_t sequence, std::int64_t dim) {

@@ -37,7 +37,7 @@ std::string with_entry(std::string text, const std::vector<KernelLaunch>& launch
         std::ranges::any_of(launches, [&](const KernelLaunch& each) { return each.kernel == name && each.mapped; });
     text += concat("SCOREMOD_RUN(", name, mapped ? ", MappedArguments)\n" : ", Arguments)\n");
   }
-  return text + "  return false;\n}\n";
+  return text + "  return 0;\n}\n";
 }
 
 void run_kernels(const backend::kernels::KernelCall& kernels, const EmulatedLaunches& launches,
@@ -64,17 +64,21 @@ EmulatedLaunches::EmulatedLaunches(std::string text, const std::vector<KernelLau
           }(),
           kOptions, SCOREMOD_TEST_EMULATED_HEADERS) {}
 
-void EmulatedLaunches::run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const {
+void EmulatedLaunches::run(backend::kernels::ArgumentBytes argument, unsigned seed) const {
   for (const KernelLaunch& launch : launches_) run_one(launch, argument, seed);
 }
 
-void EmulatedLaunches::run_one(const KernelLaunch& launch, const backend::kernels::ArgumentBytes& argument,
+void EmulatedLaunches::run_one(const KernelLaunch& launch, backend::kernels::ArgumentBytes argument,
                                unsigned seed) const {
-  using Run = bool (*)(const char*, const void*, long long, int, std::size_t, unsigned, std::uint16_t (*)(float, bool));
+  using Run = std::size_t (*)(const char*, const void*, std::size_t, long long, int, std::size_t, unsigned,
+                              std::uint16_t (*)(float, bool));
   const auto run_kernel = library_.function<Run>("run_kernel");
-  if (!run_kernel(launch.kernel.c_str(), launch.parameter(argument), launch.blocks, launch.threads, launch.shared_bytes,
-                  seed, encode))
-    fail_bug("no kernel ", launch.kernel);
+  const std::byte* parameter = launch.parameter(argument);
+  const auto bytes = static_cast<std::size_t>(argument.end() - parameter);
+  const std::size_t read = run_kernel(launch.kernel.c_str(), parameter, bytes, launch.blocks, launch.threads,
+                                      launch.shared_bytes, seed, encode);
+  if (read == 0) fail_bug("no kernel ", launch.kernel);
+  if (read > bytes) fail_bug("a launch of ", launch.kernel, " reads ", read, " bytes of an argument of ", bytes);
 }
 
 EmulatedKernels::EmulatedKernels(const compiler::CompiledProblem& problem, backend::Direction direction,

@@ -28,7 +28,7 @@ class EmulatedLaunches {
   EmulatedLaunches(std::string text, const std::vector<backend::kernels::KernelLaunch>& launches, const Fault& fault,
                    const Fault& another_fault = {});
 
-  void run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const;
+  void run(backend::kernels::ArgumentBytes argument, unsigned seed) const;
   /// A plan's one-time setup: gives the kernels their block mask, if it is the same in every call.
   void find_states(backend::kernels::KernelCall& kernels) {
     if (kernels.launches_once().empty()) return;
@@ -39,7 +39,7 @@ class EmulatedLaunches {
   }
 
  private:
-  void run_one(const backend::kernels::KernelLaunch& launch, const backend::kernels::ArgumentBytes& argument,
+  void run_one(const backend::kernels::KernelLaunch& launch, backend::kernels::ArgumentBytes argument,
                unsigned seed) const;
 
   const std::vector<backend::kernels::KernelLaunch>& launches_;

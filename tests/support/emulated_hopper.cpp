@@ -44,7 +44,7 @@ std::string_view emulated_hopper_primitives() {
 #define SCOREMOD_MAPPED_ARGUMENT const MappedArguments&
 
 using Barrier = unsigned long long;
-struct TensorMap {
+struct alignas(64) TensorMap {
   const Half* data;
   long long sizes[4], strides[4], box_rows;
   unsigned long long unused[6];

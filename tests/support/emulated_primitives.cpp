@@ -365,16 +365,19 @@ inline unsigned pair_of(float low, float high) { return kBf16 ? bf16_pair_of(low
 )";
 }
 
-/// The entry of the library: runs a kernel by its name.
+/// The entry of the library: runs a kernel by its name, unless it reads more of its argument than there is. Gives the
+/// bytes that a launch copies of the argument; none where no kernel has the name.
 std::string_view emulated_entry() {
   return R"(
-extern "C" bool run_kernel(const char* name, const void* argument, long long blocks, int threads, size_t shared_bytes,
-                           unsigned seed, unsigned short (*encode)(float, bool)) {
+extern "C" size_t run_kernel(const char* name, const void* argument, size_t argument_bytes, long long blocks,
+                             int threads, size_t shared_bytes, unsigned seed, unsigned short (*encode)(float, bool)) {
   emulated::encode = encode;
   const auto matches = [&](const char* kernel) { return strcmp(name, kernel) == 0; };
 #define SCOREMOD_RUN(kernel, Given) \
   if (matches(#kernel)) { struct Body { const Given* p; void operator()() const { kernel(*p); } }; \
-    emulated::run(Body{(const Given*)argument}, blocks, threads, shared_bytes, seed); return true; }
+    if (sizeof(Given) <= argument_bytes) \
+      emulated::run(Body{(const Given*)argument}, blocks, threads, shared_bytes, seed); \
+    return sizeof(Given); }
 )";
 }
 

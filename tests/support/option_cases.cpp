@@ -45,15 +45,22 @@ std::vector<Option> single_options() {
              p.dq = p.dv = TensorLayout{Layout::kSBHD, {}};
            }},
           {"dtype_o", [](AttentionProblem& p) { p.dtype_o = DType::kF32; }},
+          {"dtype_kv",
+           [](AttentionProblem& p) {
+             p.backward = false;
+             p.dtype_kv = DType::kE4M3;
+           }},
           {"float8", [](AttentionProblem& p) { p.dtype = DType::kE4M3; }}};
 }
 
 /// Whether two options may be combined. There is one sink and one way to pass dropout's keys. Keys are varlen or paged;
-/// paged ones have no gradients, and varlen tensors have one layout.
+/// paged and FP8 ones have no gradients, and varlen tensors have one layout. FP8 queries have FP8 keys.
 bool are_compatible(const std::string& first, const std::string& second) {
   for (const char* kind : {"sink", "dropout"}) {
     if (first.starts_with(kind) && second.starts_with(kind)) return false;
   }
+  if (second == "dtype_kv") return first != "given_deltas" && first != "deterministic" && first != "gradient layouts";
+  if (first == "dtype_kv") return second != "float8";
   if (first == "ragged") return second != "paged" && second != "gradient layouts";
   if (second == "paged") return first != "given_deltas";
   return first != "paged" || second != "gradient layouts";

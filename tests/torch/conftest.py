@@ -46,6 +46,18 @@ def traces(monkeypatch):
     return made
 
 
+@pytest.fixture
+def nothing_compiled(monkeypatch):
+    """Nothing that was compiled before, by this test or another, is found."""
+    import scoremod
+    from scoremod.torch import eager_calls, execution, kept_traces
+
+    for module in (eager_calls, execution, kept_traces):
+        monkeypatch.setattr(module, "_kept", type(module._kept)(1024))
+    monkeypatch.setattr(execution, "_open", type(execution._open)(256))
+    scoremod.cache.clear()
+
+
 @pytest.fixture(autouse=True)
 def known_calls_are_held_to_their_looks(monkeypatch):
     """Eager calls do not compare their tensors with what was prepared, since they were found by them. All tests' do."""

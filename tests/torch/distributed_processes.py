@@ -19,6 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import scoremod
+from scoremod.shard_distance import DUAL_CHUNK_SWAP
 from scoremod.torch import context_parallel_attention, flex_attention, stripe
 
 B, H, KV_HEADS, S, D = 2, 4, 2, 96, 16
@@ -68,7 +69,8 @@ class Problem:
             raise AssertionError(f"{name}: off by {difference} of {expected.float().abs().max().item()}")
 
 
-def context_parallel(problem, way, striped=0):
+def context_parallel(problem, way, striped=0, told=None):
+    """told: the order that the call is told, if that is another than the tensors'."""
     rank, size = dist.get_rank(), dist.get_world_size()
 
     def shard(tensor, dim=2):
@@ -79,7 +81,16 @@ def context_parallel(problem, way, striped=0):
     score_mod, mask_mod = problem.functions(slopes, bias)
     for group in (dist.group.WORLD, init_device_mesh(q.device.type, (size,))):
         o, lse = context_parallel_attention(
-            *mine, score_mod, mask_mod=mask_mod, sink=sink, enable_gqa=True, return_lse=True, lengths=problem.lengths, group=group, way=way, striped=striped
+            *mine,
+            score_mod,
+            mask_mod=mask_mod,
+            sink=sink,
+            enable_gqa=True,
+            return_lse=True,
+            lengths=problem.lengths,
+            group=group,
+            way=way,
+            striped=striped if told is None else told,
         )
     gradients = torch.autograd.grad([o, lse], [*mine, slopes, bias, sink], [shard(problem.d_o), shard(problem.d_lse)])
     expected_o, expected_lse, expected = problem.whole()
@@ -90,6 +101,88 @@ def context_parallel(problem, way, striped=0):
     for name, found, wanted in zip(("d_slopes", "d_bias", "d_sink"), gradients[3:], expected[3:]):
         dist.all_reduce(found)  # each process has its queries' share
         problem.check(name, found, wanted)
+
+
+def packed(problem, way, striped=0):
+    """Varlen sequences, some of which lie on several processes, with tokens in none, as one call of them all."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    generator = torch.Generator().manual_seed(int(os.environ["SCOREMOD_TEST_SEED"]) + 1)
+    tokens = [(x.transpose(1, 2)[0] + 0).detach() for x in (problem.q, problem.k, problem.v, problem.d_o)]
+    inner = torch.randint(0, S + 1, (4,), generator=generator).sort().values
+    offsets = inner.to(problem.q.device, torch.int32)
+    if offsets[0] == offsets[-1]:
+        offsets[-1], offsets[0] = S, 0
+    lengths = (offsets.diff() - 2).clamp(min=0)
+    slopes, bias = (torch.randn(*shape, generator=generator).to(problem.q.device).requires_grad_() for shape in ((3, H), (3, S)))
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        return score + slopes[b, h] * (kv_idx - q_idx) / 16 + bias[b, kv_idx]
+
+    def graph_callback(graph, score, tensors):
+        row, column = (graph.gen_index(score, axis=axis) for axis in (2, 3))
+        return graph.add(graph.add(score, graph.mul(tensors["slopes"], graph.div(graph.sub(column, row), 16.0))), tensors["bias"])
+
+    def shard(tensor):
+        return (stripe(tensor, size, 0, striped) if striped else tensor).chunk(size)[rank]
+
+    callback = {"score_mod_tensors": {"slopes": slopes[:, :, None, None], "bias": bias[:, None, None]}}
+    options = {"mask_mod": causal, "enable_gqa": True, "return_lse": True, "lengths": lengths, "q_offsets": offsets, "sink": problem.sink}
+    whole = [x.clone().requires_grad_() for x in tokens[:3]]
+    expected = flex_attention(*whole, score_mod, **options)
+    d_lse = problem.d_lse[0].T
+    wanted = torch.autograd.grad(expected, [*whole, slopes, bias], [tokens[3], d_lse])
+    for function, others in ((score_mod, {}), (graph_callback, callback)):
+        mine = [shard(x).detach().clone().requires_grad_() for x in tokens[:3]]
+        found = context_parallel_attention(*mine, function, group=dist.group.WORLD, way=way, striped=striped, **options, **others)
+        gradients = torch.autograd.grad(found, [*mine, slopes, bias], [shard(tokens[3]), shard(d_lse)])
+        for name, each, whole_one in zip(("o", "lse", "dq", "dk", "dv"), (*found, *gradients), (*expected, *wanted)):
+            problem.check(name, each, shard(whole_one))
+        for name, each, whole_one in zip(("d_slopes", "d_bias"), gradients[3:], wanted[3:]):
+            dist.all_reduce(each)
+            problem.check(name, each, whole_one)
+
+
+def graph_callbacks(problem, striped):
+    """The callback of tensors of the whole sequence, with their gradients, and a backward that is not the derivative."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    q, k, v, slopes, bias, _ = problem.leaves()
+
+    def callback(graph, score, tensors):
+        row, column = (graph.gen_index(score, axis=axis) for axis in (2, 3))
+        score = graph.add(graph.add(score, graph.mul(tensors["slopes"], graph.div(graph.sub(column, row), 16.0))), tensors["bias"])
+        return graph.binary_select(score, float("-inf"), graph.cmp_ge(row, column))
+
+    def shard(tensor):
+        return (stripe(tensor, size, 2, striped) if striped else tensor).chunk(size, dim=2)[rank]
+
+    options = {"group": dist.group.WORLD, "enable_gqa": True, "striped": striped}
+    mine = [shard(x).detach().clone().requires_grad_() for x in (q, k, v)]
+    o = context_parallel_attention(*mine, callback, score_mod_tensors={"slopes": slopes[:, None, None], "bias": bias[:, None, None]}, **options)
+    gradients = torch.autograd.grad(o, [*mine, slopes, bias], shard(problem.d_o))
+    plain = flex_attention(q, k, v, problem.functions(slopes, bias)[0], mask_mod=causal, enable_gqa=True)
+    wanted = torch.autograd.grad(plain, [q, k, v, slopes, bias], problem.d_o)
+    for name, found, expected in zip(("o", "dq", "dk", "dv"), (o, *gradients), (plain, *wanted)):
+        problem.check(name, found, shard(expected))
+    for name, found, expected in zip(("d_slopes", "d_bias"), gradients[3:], wanted[3:]):
+        dist.all_reduce(found)
+        problem.check(name, found, expected)
+    wrong = functools.partial(context_parallel_attention, *mine, lambda graph, score, tensors: graph.mul(score, 2.0), **options)
+    own = {"score_mod_bprop": lambda graph, d_score, tensors: graph.mul(d_score, 3.0)}
+    refused(lambda: wrong(**own), scoremod.InvalidArgumentError, "derivative")
+    derived, trusted = (torch.autograd.grad(wrong(**each), mine, shard(problem.d_o)) for each in ({"score_mod_tensors": {}}, {**own, "trust_bprop": True}))
+    for name, found, expected, factor in zip(("dq", "dk", "dv"), trusted, derived, (1.5, 1.5, 1.0)):
+        problem.check(name, found, expected * factor)
+
+
+def another_order(problem):
+    """Processes whose tensors lie in another order than the call is told are seen."""
+    for told in (False, 4):
+        try:
+            context_parallel(problem, "ring", DUAL_CHUNK_SWAP, told)
+        except AssertionError as error:
+            assert str(error).startswith("o: off by"), error
+        else:
+            raise AssertionError(f"striped={told} had the results of {DUAL_CHUNK_SWAP}")
 
 
 def transfers(problem):
@@ -450,6 +543,14 @@ CASES = {
     "striped": lambda problem: context_parallel(problem, "ring", True),
     "stripes_of_4": lambda problem: context_parallel(problem, "ring", 4),
     "striped_all_gather": lambda problem: context_parallel(problem, "all_gather", 3),
+    "dual_chunk_swap": functools.partial(context_parallel, way="ring", striped=DUAL_CHUNK_SWAP),
+    "dual_chunk_swap_all_gather": functools.partial(context_parallel, way="all_gather", striped=DUAL_CHUNK_SWAP),
+    "another_order": another_order,
+    "packed": functools.partial(packed, way="ring"),
+    "packed_stripes": functools.partial(packed, way="all_gather", striped=4),
+    "packed_dual_chunk_swap": functools.partial(packed, way="ring", striped=DUAL_CHUNK_SWAP),
+    "graph_callbacks": functools.partial(graph_callbacks, striped=0),
+    "graph_callbacks_of_stripes": functools.partial(graph_callbacks, striped=4),
     "transfers": transfers,
     "autocast": autocast,
     "batch": lambda problem: dtensors(problem, [Shard(0)]),

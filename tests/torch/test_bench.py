@@ -1,8 +1,9 @@
-"""The benchmark and the example that changes one import run, here on the CPU with small shapes, and write what they found."""
+"""The benchmark and the example that changes one import run, and the record of integrations, here on the CPU with small shapes, and write what they found."""
 
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,3 +53,27 @@ def test_one_import_changes_that_line_alone():
     spec.loader.exec_module(module)
     ours, theirs = (text.splitlines() for text in module.variants(module.SCRIPT.read_text()).values())
     assert [b for a, b in zip(ours, theirs, strict=True) if a != b] == ["from torch.nn.attention.flex_attention import flex_attention"]
+
+
+def test_the_record_of_integrations_has_each_case(tmp_path):
+    code, _, errors = run("tools/device/integrations.py", tmp_path / "record.json", "--device", "cpu", "--parts", "serving_guide,vllm_times", "--seed", 3)
+    assert code == 0, errors
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["seed"] == 3 and record["counts"] == {"ok": 1, "error": 0, "not run": 3}
+    assert all(each["reason"] == "a time needs a GPU" for each in record["cases"] if each["result"] == "not run")
+    assert 0 < record["cases"][0]["error"] < 1e-5
+
+
+def test_the_record_of_integrations_has_what_is_wrong(tmp_path):
+    """A process that ends costs its own case, and a wrong result is an error."""
+    folder = tmp_path / "integration_cases"
+    shutil.copytree(ROOT / "tools" / "device" / "integration_cases", folder)
+    (folder / "serving_guide.py").write_text(
+        "import os, torch\nfrom integration_cases.measured import held\nx = torch.ones(3)\n"
+        "CASES = {'ends': lambda draw: os.abort(), 'wrong': lambda draw: held([x * 1.1], [x], [x.double()], 'o'), 'right': lambda draw: {'calls': 1}}"
+    )
+    (tmp_path / "integrations.py").write_text((ROOT / "tools" / "device" / "integrations.py").read_text().replace("parents[2]", f"parents[0] / {str(ROOT)!r}"))
+    code, _, errors = run(tmp_path / "integrations.py", tmp_path / "record.json", "--device", "cpu", "--parts", "serving_guide")
+    cases = json.loads((tmp_path / "record.json").read_text())["cases"]
+    assert code == 1 and [each["result"] for each in cases] == ["error", "error", "ok"], errors
+    assert "the process ended with -6" in cases[0]["reason"] and "errors 0.1 and 0.1 from float64" in cases[1]["reason"]

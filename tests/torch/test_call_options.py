@@ -6,7 +6,7 @@ import scoremod
 from scoremod import Offsets
 from scoremod.torch.call_options import NO_OFFSETS, CallSpec, options_of
 
-EACH_FIELD = CallSpec(0.3, ("gemm",), True, Offsets(1, 2, 3, 4), "serve", False, 0.1, True, "ragged", (5, None), True, "e4m3", True, 4)
+EACH_FIELD = CallSpec(0.3, ("gemm",), True, Offsets(1, 2, 3, 4), "serve", False, 0.1, True, "ragged", (5, None), True, "e4m3", True, 4, "e5m2")
 
 
 def test_a_graph_hands_back_what_was_given():
@@ -18,7 +18,7 @@ def test_a_graph_hands_back_what_was_given():
 
 def test_a_call_has_each_of_its_options():
     call = options_of(EACH_FIELD)
-    for name in ("place", "longest", "sink", "dtype_o", "amax_o", "factors", "new_sizes", "offsets", "scale", "deterministic"):
+    for name in ("place", "longest", "sink", "dtype_o", "amax_o", "factors", "dtype_kv", "new_sizes", "offsets", "scale", "deterministic"):
         assert getattr(call, name) == getattr(EACH_FIELD, name)
     assert (call.backends, call.dropout, call.max_scores) == (("gemm",), 0.1, True)
 

@@ -6,21 +6,14 @@ import pytest
 import torch
 
 import scoremod
-from scoremod.torch import eager_calls, execution, flex_attention, kept_traces
+from scoremod.torch import execution, flex_attention
 
 H, D = 4, 16
-
-
-@pytest.fixture(autouse=True)
-def nothing_kept(monkeypatch):
-    """Other tests have compiled problems of these structures."""
-    for module in (eager_calls, execution, kept_traces):
-        monkeypatch.setattr(module, "_kept", type(module._kept)(1024))
-    scoremod.cache.clear()
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
 
 @pytest.fixture
-def compiles():
+def compiles(nothing_compiled):
     """A function that gives how many problems were compiled since the test began."""
     before = scoremod.cache.statistics()["compiled"]["problems"]
     return lambda: scoremod.cache.statistics()["compiled"]["problems"] - before
@@ -74,18 +67,20 @@ def test_continuous_batching(compiles, seed):
     assert 1 <= compiles() <= 3
 
 
-def test_ragged_batches(compiles, seed):
+@pytest.mark.parametrize("says_longest", [False, True])
+def test_ragged_batches(compiles, seed, says_longest):
     choose, random = pseudo_random.Random(seed), torch.Generator().manual_seed(seed)
     for _ in range(50):
         lengths = [choose.randint(1, 40) for _ in range(4)]
         ends = torch.tensor([0, *lengths]).cumsum(0)
         q, k, v = torch.randn(3, sum(lengths), H, D, generator=random)
-        found = flex_attention(q, k, v, mask_mod=causal, q_offsets=ends)
+        longest = choose.randint(max(lengths), 60) if says_longest else None
+        found = flex_attention(q, k, v, mask_mod=causal, q_offsets=ends, max_length=longest)
         for first, end in zip(ends, ends[1:]):
             parts = [x[first:end].transpose(0, 1)[None] for x in (q, k, v)]
             expected = dense(*parts, torch.tensor([end - first]), torch.tensor([0]))
             torch.testing.assert_close(found[first:end].transpose(0, 1)[None], expected)
-    assert compiles() == 1
+    assert compiles() == 1 and len(execution._open) == 1
 
 
 def test_growing_pages(compiles, seed):

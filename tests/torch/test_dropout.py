@@ -62,7 +62,7 @@ def test_each_call_drops_others(tensors):
     assert torch.equal(flex_attention(*tensors, dropout_p=0.0), flex_attention(*tensors))
 
 
-@pytest.mark.parametrize("wrong", [1.0, -0.1, float("nan"), "half"])
+@pytest.mark.parametrize("wrong", [1.0, 1 - 2**-40, 10**400, -0.1, float("nan"), "half"])
 def test_what_is_no_part_is_refused(wrong, tensors):
     with pytest.raises(scoremod.InvalidArgumentError, match="dropout_p: expected a number from 0 to below 1"):
         flex_attention(*tensors, dropout_p=wrong)

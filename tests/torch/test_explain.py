@@ -8,7 +8,7 @@ import torch
 import scoremod
 from scoremod.program import operand_name
 from scoremod.scores import HeadScores
-from scoremod.torch import draw, explain, support
+from scoremod.torch import draw, explain, flex_attention, support
 
 
 def test_explain_names_each_operand_with_its_origin():
@@ -27,8 +27,57 @@ def test_explain_names_each_operand_with_its_origin():
         ("captured tensor", ("b", "kv_idx"), (2, 16), "int32", 128),
     ]
     text = str(explanation)
-    assert "x0: float32[4], over h, captured tensor" in text and "accumulate x0" in text and "cpu: yes" in text
+    assert [x.called for x in explanation.operands] == ["slopes", "", "ids", "ids"]
+    assert (
+        "x0: float32[4], over h, captured tensor slopes, 16 bytes" in text
+        and "computed by PyTorch, 64 bytes" in text
+        and "accumulate x0" in text
+        and "cpu: yes" in text
+    )
     assert explanation.problem["dtype"] == "bf16" and explanation.problem["backward"]
+
+
+def soft_cap(graph, score, tensors):
+    cap = tensors["cap"]
+    return graph.mul(a=graph.tanh(input=graph.div(a=score, b=cap)), b=cap)
+
+
+def test_callbacks_are_explained_as_the_same_function():
+    q, k = torch.ones(2, 4, 16, 8), torch.ones(2, 2, 16, 8)
+    cap = torch.full((1, 4, 1, 1), 20.0)
+    explained = explain(q, k, k, soft_cap, score_mod_tensors={"cap": cap})
+    plain = explain(q, k, k, lambda score, b, h, q_idx, kv_idx: torch.tanh(score / cap[0, h, 0, 0]) * cap[0, h, 0, 0])
+    assert explained.program == plain.program
+    assert [(x.axes, x.shape) for x in explained.operands] == [(("h",), (4,))]
+    assert support(q, k, k, soft_cap, score_mod_tensors={"cap": cap}) == support(q, k, k)
+
+
+def test_callbacks_are_explained_where_sequences_are_ragged():
+    x, offsets = torch.ones(12, 2, 8), torch.tensor([0, 5, 12])
+    tensors = {"cap": torch.full((2, 1, 1, 1), 20.0)}
+    explained = explain(x, x, x, soft_cap, q_offsets=offsets, max_length=7, score_mod_tensors=tensors)
+    assert explained.problem["batch"] == 2 and "tanh" in explained.program
+    with pytest.raises(scoremod.InvalidArgumentError, match="cap"):
+        explain(x, x, x, soft_cap, q_offsets=offsets, max_length=7, score_mod_tensors={"cap": torch.ones(3, 1, 1, 1)})
+
+
+def test_a_call_whose_trace_is_kept_is_explained():
+    """A tensor without dimensions is a source of its own kind."""
+    q, factor = torch.ones(1, 1, 16, 8), torch.tensor(3.0)
+    function = lambda score, *_: score * factor  # noqa: E731
+    first = explain(q, q, q, function)
+    flex_attention(q, q, q, function)
+    again = explain(q, q, q, function)
+    assert [(x.origin, x.shape) for x in again.operands] == [(x.origin, x.shape) for x in first.operands] == [("scalar", ())]
+    assert again.program == first.program
+
+
+def test_a_wrong_backward_callback_is_refused_where_it_is_explained():
+    q = torch.ones(1, 1, 4, 8)
+    with pytest.raises(scoremod.InvalidArgumentError, match="score_mod_bprop"):
+        explain(q, q, q, soft_cap, score_mod_tensors={"cap": 20.0}, score_mod_bprop=lambda graph, dscore, tensors: dscore)
+    with pytest.raises(TypeError, match="score_mod_tensor: explain.*write score_mod_tensors"):
+        explain(q, q, q, soft_cap, score_mod_tensor={"cap": 20.0})
 
 
 def test_support_gives_reasons():

@@ -74,11 +74,28 @@ def test_random_calls(seed):
                 near((o[b], lse[b]), definition(q[b], *whole, **options))
 
 
+def test_sequences_that_are_all_empty():
+    q, k, at = torch.zeros(0, 2, 8), torch.zeros(0, 2, 8), torch.zeros(4, dtype=torch.int32)
+    o, lse, _ = flash_attn_varlen_func(q, k, k, at, at, 0, 0, return_attn_probs=True)
+    assert o.shape == q.shape and lse.shape == (2, 0)
+
+
 def test_what_is_not_there_is_refused():
     x = torch.zeros(1, 2, 2, 8)
     with pytest.raises(scoremod.UnsupportedError, match="rotary_cos"):
         flash_attn_with_kvcache(x, x, x, rotary_cos=x)
     with pytest.raises(scoremod.InvalidArgumentError, match="k, v: expected both"):
         flash_attn_with_kvcache(x, x, x, k=x)
+    ends, table = torch.tensor([0, 2]), torch.tensor([[0]])
+    for rank in (0, 1, 2, 5):
+        wrong = torch.zeros([2] * rank)
+        for call, name in (
+            (lambda: flash_attn_func(wrong, x, x), "q"),  # noqa: B023
+            (lambda: flash_attn_with_kvcache(x, x, wrong), "v_cache"),  # noqa: B023
+            (lambda: flash_attn_with_kvcache(x, x, x, wrong, x), "k"),  # noqa: B023
+            (lambda: flash_attn_varlen_func(x[0], wrong, x, ends, ends, block_table=table), "k"),  # noqa: B023
+        ):
+            with pytest.raises(scoremod.InvalidArgumentError, match=f"{name}: expected a tensor of 4 dimensions"):
+                call()
     with pytest.raises(scoremod.InvalidArgumentError, match="cu_seqlens_k"):
         flash_attn_varlen_func(x[0], x[0], x[0], torch.tensor([0, 2]))

@@ -181,11 +181,11 @@ def test_without_queries_or_keys_each_row_has_no_key(change, compiled, random):
     ("change", "message"),
     [
         (lambda q, k, v: (q[0], k, v), "query: expected 4 dimensions"),
-        (lambda q, k, v: (q.double(), k.double(), v.double()), "one dtype, float32, float16, bfloat16, float8_e4m3fn or float8_e5m2; found query float64"),
+        (lambda q, k, v: (q.double(), k.double(), v.double()), "float8_e4m3fn or float8_e5m2, or key and value of one FP8 dtype .*; found query float64"),
         (lambda q, k, v: (q, k.half(), v), "one dtype"),
         (
-            lambda q, k, v: (q.bfloat16(), k.to(torch.float8_e4m3fn), v.to(torch.float8_e4m3fn)),
-            r"query bfloat16, key float8_e4m3fn, value float8_e4m3fn; convert key and value, .* key.to\(torch.bfloat16\), times its factor",
+            lambda q, k, v: (q.bfloat16(), k.half(), v.half()),
+            r"query bfloat16, key float16, value float16; convert key and value: key.to\(torch.bfloat16\)",
         ),
         (lambda q, k, v: (q.numpy(), k, v), "query: expected a torch.Tensor"),
         (lambda q, k, v: (torch.cat([q, q[:1]]), k, v), "key: expected the batch of query, 3, found 2"),

@@ -9,7 +9,7 @@ import torch
 
 import scoremod
 from scoremod import callback_graph
-from scoremod.torch import backward_callbacks, flex_attention, fused_attention
+from scoremod.torch import backward_callbacks, fallback_counts, flex_attention, fused_attention
 
 B, H, G, S, D = 2, 4, 2, 12, 8
 METHODS = {name for name in vars(callback_graph.Graph) if not name.startswith("_") and name not in ("tensor", "functions")}
@@ -104,7 +104,7 @@ def test_sequences_and_pages_are_those_of_plain_functions(random):
     torch.testing.assert_close(found.transpose(1, 2), want, rtol=0, atol=0)
 
 
-def test_equal_callbacks_are_traced_and_compared_once(tensors, traces, monkeypatch):
+def test_equal_callbacks_are_traced_and_compared_once(tensors, nothing_compiled, traces, monkeypatch):
     compared, difference = [], backward_callbacks._difference
     monkeypatch.setattr(backward_callbacks, "_difference", lambda *x: compared.append(1) or difference(*x))
     monkeypatch.setattr(backward_callbacks, "_alike", {})
@@ -139,8 +139,10 @@ def test_a_wrong_backward_is_refused(tensors, run):
 
 def test_a_backward_of_unknown_numbers_is_told(tensors):
     attention = torch.compile(lambda cap, one: fused_attention(*tensors, **SoftCap().both(cap, one)), fullgraph=True, backend="eager")
-    with pytest.warns(UserWarning, match="score_mod_bprop: it was not compared"):
+    before = fallback_counts()
+    with pytest.warns(UserWarning, match="score_mod_bprop: it was not compared.*or give trust_bprop=True to have it run"):
         found = attention(torch.tensor(2.0), torch.tensor(1.0))
+    assert fallback_counts() == {"uncompared_bprop": before["uncompared_bprop"] + 1}
     torch.testing.assert_close(found, fused_attention(*tensors, **SoftCap().both(torch.tensor(2.0))))
 
 
@@ -289,7 +291,8 @@ def test_tensors_of_other_dtypes(tensors, random, dtype):
         ({"score_mod": lambda graph, score, t: graph.gen_index(score, axis=4)}, ValueError, "expected an axis from 0 to 3"),
         ({"layout": "BDSH"}, ValueError, "layout: expected BHSD, BSHD or SBHD"),
         ({"score_mod": lambda graph, score, t: score, "q_start": 3}, ValueError, "q_start: expected none beside a callback"),
-        ({"trust_bprop": True}, TypeError, "trust_bprop"),
+        ({"score_mod": causal_bias, "trust_bprop": True}, ValueError, "trust_bprop requires score_mod_bprop"),
+        ({"trust_bprop": True}, ValueError, "trust_bprop requires score_mod_bprop"),
     ],
 )
 def test_mistakes(tensors, arguments, error, message):

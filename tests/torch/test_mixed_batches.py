@@ -9,7 +9,7 @@ import torch
 import torch.fx.experimental._config
 
 import scoremod
-from scoremod.torch import api, eager_calls, execution, explain, flex_attention, kept_traces
+from scoremod.torch import api, explain, flex_attention
 
 
 class Batch(NamedTuple):
@@ -115,11 +115,8 @@ def one_by_one(query, key, value, bias, sink, batch, window=5, with_sink=True):
 
 
 @pytest.fixture(autouse=True)
-def afresh(monkeypatch):
+def afresh(nothing_compiled):
     torch._dynamo.reset()
-    for module in (eager_calls, execution, kept_traces):
-        monkeypatch.setattr(module, "_kept", type(module._kept)(1024))
-    scoremod.cache.clear()
 
 
 def held_to_the_definition(batch, run, **options):

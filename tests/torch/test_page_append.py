@@ -98,3 +98,40 @@ def test_learned_keys_leave_the_cache_without_a_gradient():
     given = arguments(key=torch.ones(5, 2, 8, requires_grad=True))
     append_to_pages(**given)
     assert not given["k_pages"].requires_grad and given["k_pages"].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_fp8_pages_take_what_is_divided_by_the_scale(dtype, seed):
+    for number in range(20):
+        print("draw", number)
+        (k_pages, v_pages, key, value, *places), _ = draw(seed + number)
+        scales = torch.rand(k_pages.shape[1]) * 0.01 + 1e-3, 0.05
+        stored = []
+        for new, scale in ((key, scales[0][:, None]), (value, scales[1])):
+            largest = torch.finfo(dtype).max
+            stored.append((new / scale).clamp(-largest, largest).to(dtype))
+        pools, expected = ([each.to(dtype) for each in (k_pages, v_pages)] for _ in range(2))
+        append_to_pages(*expected, *stored, *places)
+        append_to_pages(*pools, key, value, *places, descale_k=scales[0], descale_v=scales[1])
+        for found, each in zip(pools, expected):
+            assert torch.equal(found.view(torch.uint8), each.view(torch.uint8))
+
+
+def test_what_is_said_of_scales():
+    pools, new, places = torch.zeros(2, 2, 1, 4, 8).unbind(), torch.ones(2, 1, 1, 1, 8).unbind(), (torch.tensor([[0]]), torch.tensor([1]))
+    with pytest.raises(scoremod.InvalidArgumentError, match="descale_k: expected none but for FP8 pages"):
+        append_to_pages(*pools, *new, *places, descale_k=1.0)
+    pools = [each.to(torch.float8_e4m3fn) for each in pools]
+    with pytest.raises(scoremod.InvalidArgumentError, match="found torch.float32 on cpu; give descale_k"):
+        append_to_pages(*pools, *new, *places)
+    scales = {"descale_k": torch.ones(2), "descale_v": torch.ones(2)}
+    for wrong, message in ((torch.ones(1, 3, 1, 8), "key: expected 1 heads"), (torch.ones(8), "key: expected .batch, KV heads")):
+        with pytest.raises(scoremod.InvalidArgumentError, match=message):
+            append_to_pages(*pools, wrong, new[1], *places, **scales)
+    with pytest.raises(scoremod.InvalidArgumentError, match="k_pages: expected"):
+        append_to_pages(pools[0][0, 0, 0], pools[1], *new, *places, **scales)
+    with pytest.raises(scoremod.InvalidArgumentError, match="descale_v: expected a positive finite number"):
+        append_to_pages(*pools, *new, *places, descale_k=1.0, descale_v=0)
+    new = new[0] * torch.tensor([1e9, float("nan")] * 4), new[1]
+    append_to_pages(*pools, *new, *places, descale_k=1.0, descale_v=0.5)
+    assert pools[0][0, 0, 0, ::2].float().eq(448).all() and pools[0][0, 0, 0, 1::2].float().isnan().all() and pools[1][0, 0, 0].float().eq(2).all()

@@ -1,6 +1,7 @@
 """bench/peers: every problem means for scoremod what PyTorch means by its functions; a peer that computes something else is no peer."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -151,6 +152,18 @@ def test_a_case_that_is_none_is_named(run, capsys):
     with pytest.raises(SystemExit):
         run("--cases", "causal,casual")
     assert "found casual" in capsys.readouterr().err
+
+
+def test_a_crash_leaves_the_stacks_of_python():
+    """Nothing else would tell which library of the process it was."""
+    is_enabled = "import faulthandler; print(faulthandler.is_enabled())"
+    program = f"import runpy, sys; sys.path.insert(0, sys.argv[1]); sys.argv[1:2] = []; runpy.run_module('measure', run_name='__main__'); {is_enabled}"
+    measured = subprocess.run([sys.executable, "-c", program, BENCH / "peers", "none.json", "--list"], capture_output=True, text=True)
+    assert measured.stdout.splitlines() == [" ".join(cases.TABLE), "True"], measured.stderr
+    environment = BENCH.parent / "tools" / "device" / "environment.sh"
+    script = f"source {environment}; exec {sys.executable} -c '{is_enabled}'"
+    found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+    assert found.stdout.strip() == "True", found.stderr
 
 
 def test_the_engine_of_a_backward_is_the_one_of_all_gradients_that_it_times(monkeypatch):

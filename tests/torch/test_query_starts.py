@@ -7,9 +7,10 @@ import torch
 
 import scoremod
 from scoremod import Offsets
-from scoremod.torch import eager_calls, execution, flex_attention, kept_traces
+from scoremod.torch import eager_calls, flex_attention
 
 B, H, D = 3, 2, 8
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
 
 def causal(b, h, q_idx, kv_idx):
@@ -18,13 +19,6 @@ def causal(b, h, q_idx, kv_idx):
 
 def by_distance(score, b, h, q_idx, kv_idx):
     return score - 0.1 * (q_idx - kv_idx) * (h + 1)
-
-
-@pytest.fixture(autouse=True)
-def nothing_kept(monkeypatch):
-    for module in (eager_calls, execution, kept_traces):
-        monkeypatch.setattr(module, "_kept", {})
-    scoremod.cache.clear()
 
 
 def compiled():

@@ -92,7 +92,7 @@ def test_lengths_and_pages_grow(random, resized, monkeypatch):
 
 
 @pytest.mark.parametrize("change", ["heads", "dim", "batch of keys", "shorter operand", "gaps", "mask"])
-def test_whatever_does_not_fit_goes_the_long_way(change, random, resized, monkeypatch):
+def test_whatever_does_not_fit_goes_the_long_way(change, random, resized, nothing_compiled, monkeypatch):
     ids = torch.randint(0, 2, (9,), generator=random)
 
     def score_mod(score, b, h, i, j):

@@ -92,6 +92,43 @@ def test_sequences_with_a_sink_and_all_gradients(offsets, road, random, calls, m
             dense.assert_close([attend(*other)[0]], plain[:1], truth[:1])
 
 
+@pytest.mark.parametrize("sink", [True, False], ids=["sink", "no_sink"])
+@pytest.mark.parametrize(
+    ("tokens", "key_tokens", "offsets"),
+    [
+        (TOKENS, 0, (WHOLE[0], [0] * 5)),
+        (TOKENS, KEY_TOKENS, (GAPS[0], [7] * 5)),
+        (0, KEY_TOKENS, ([0] * 5, WHOLE[1])),
+        (TOKENS, KEY_TOKENS, ([TOKENS] * 5, GAPS[1])),
+        (0, 0, ([0] * 5, [0] * 5)),
+    ],
+    ids=["no_keys", "keys_of_none", "no_queries", "queries_of_none", "nothing"],
+)
+def test_no_queries_or_no_keys(tokens, key_tokens, offsets, sink, random):
+    q, k, v, *captured = tensors(random)
+    attend(q, k, v, *captured, WHOLE)  # what is kept of a call with tokens must not serve one without
+    given = [each.requires_grad_() for each in (q[:tokens].clone(), k[:key_tokens].clone(), v[:key_tokens].clone(), *captured)]
+    o, lse = attend(*given[:5], given[5] if sink else None, offsets)
+    assert o.shape == (tokens, HEADS, DIM) and not o.any()
+    first, end = offsets[0][0], offsets[0][-1]
+    expected = torch.full((tokens, HEADS), -torch.inf)
+    if sink:
+        expected[first:end] = given[5].detach()
+    torch.testing.assert_close(lse, expected)
+    weights = torch.randn(lse.shape, generator=random)
+    (o.sum() + (weights * torch.where(lse.isinf(), 0, lse)).sum()).backward()
+    assert not any(each.grad.any() for each in given[: 5 if sink else 6] if each.grad is not None)
+    if sink:
+        torch.testing.assert_close(given[5].grad, weights[first:end].sum(0))
+
+
+def test_a_mixed_batch_without_queries(random):
+    q, k, v = pools(random)
+    q = q.transpose(1, 2).flatten(0, 1)[:0]
+    o, lse = flex_attention(q, k, v, enable_gqa=True, q_offsets=torch.tensor([0] * (len(CACHED) + 1)), page_table=TABLE, lengths=CACHED, return_lse=True)
+    assert o.shape == q.shape and lse.shape == q.shape[:2]
+
+
 def test_lse_without_a_sink_and_largest_scores(random):
     q, k, v, bias, positions, _ = tensors(random)
     given = [q, k, v, bias, positions]
@@ -308,7 +345,6 @@ def test_explain_names_the_fields(random):
         ({"q_offsets": [0, 10, 10, 31, 41]}, "q_offsets: expected numbers from 0 to 40, the tokens"),
         ({"q_offsets": [0, 10, 9, 31, 40]}, "that do not descend; found"),
         ({"q_offsets": [-1, 10, 10, 31, 40]}, "q_offsets: expected numbers from 0"),
-        ({"q_offsets": [7, 7, 7, 7, 7]}, "q_offsets: expected a sequence with at least one token"),
         ({"q_offsets": [0, 40]}, "kv_offsets: expected as many as q_offsets, 2, found 5"),
         ({"q_offsets": [0]}, "q_offsets: expected at least 2 numbers"),
         ({"q_offsets": [0.0, 40.0]}, "q_offsets: expected an int32 or int64 tensor"),
@@ -317,9 +353,10 @@ def test_explain_names_the_fields(random):
 )
 def test_mistakes(options, message, random):
     q, k, v, *_, sink = tensors(random)
-    places = {"q_offsets": torch.tensor(options.pop("q_offsets", WHOLE[0])), "kv_offsets": torch.tensor(WHOLE[1])}
+    given = {"sink": sink, "q_offsets": WHOLE[0], "kv_offsets": WHOLE[1], **options}
+    given |= {name: torch.tensor(given[name]) for name in ("q_offsets", "kv_offsets")}
     with pytest.raises(scoremod.InvalidArgumentError, match=message):
-        flex_attention(q, k, v, enable_gqa=True, **{"sink": sink, **places, **options})
+        flex_attention(q, k, v, enable_gqa=True, **given)
 
 
 def test_mistakes_of_what_belongs_together(random):

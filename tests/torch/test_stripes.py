@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import scoremod
+from scoremod.shard_distance import DUAL_CHUNK_SWAP, chunks_of
 from scoremod.torch import api, context_parallel_attention, flex_attention, stripe, unstripe
 from scoremod.torch.call_options import CallSpec
 from scoremod.torch.call import call_of
@@ -95,7 +96,7 @@ def test_stripes_are_dealt_out_in_turn_and_come_back():
     x = torch.randn(2, 3, 12, 4)
     for tokens in (1, 2, 3):
         assert torch.equal(unstripe(stripe(x, 2, -2, tokens), 2, 2, tokens), x)
-    with pytest.raises(scoremod.InvalidArgumentError, match="striped: expected True, False or a number of tokens, found -1"):
+    with pytest.raises(scoremod.InvalidArgumentError, match='striped: expected True, False, a number of tokens or "dual_chunk_swap", found -1'):
         Stripes.of(2, 12, -1)
 
 
@@ -105,3 +106,19 @@ def test_a_length_that_stripes_do_not_divide_is_refused(reordered, name):
         reordered(torch.ones(2, 16), 3, -1, 2)
     with pytest.raises(scoremod.InvalidArgumentError, match="multiple of shards . tokens, 0, found 16"):
         reordered(torch.ones(2, 16), 0, -1)
+
+
+def test_chunks_are_dealt_out_in_pairs_and_come_back():
+    x = torch.arange(LENGTH)
+    assert stripe(x, SHARDS, 0, DUAL_CHUNK_SWAP).tolist() == [0, 1, 10, 11, 2, 3, 8, 9, 4, 5, 6, 7]
+    x = torch.arange(24 * 24).reshape(24, 24)
+    for dim in (0, 1, -1):
+        assert torch.equal(unstripe(stripe(x, SHARDS, dim, DUAL_CHUNK_SWAP), SHARDS, dim, DUAL_CHUNK_SWAP), x)
+        assert not torch.equal(stripe(x, SHARDS, dim, DUAL_CHUNK_SWAP), x)
+    for reorder, name in ((stripe, "stripe"), (unstripe, "unstripe")):
+        with pytest.raises(scoremod.InvalidArgumentError, match=f"^{name}: expected a length along dimension 0 that is a multiple of 2 . shards, 10, found 24"):
+            reorder(x, 5, 0, DUAL_CHUNK_SWAP)
+        with pytest.raises(scoremod.InvalidArgumentError, match='tokens: expected a number of tokens or "dual_chunk_swap", found .zigzag'):
+            reorder(x, 3, 0, "zigzag")
+    with pytest.raises(scoremod.InvalidArgumentError, match="striped: expected an even length of each shard, which has two chunks, found 3"):
+        chunks_of(3, DUAL_CHUNK_SWAP)

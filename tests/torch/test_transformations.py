@@ -70,6 +70,47 @@ def test_second_derivatives_are_refused(random):
         gradient.sum().backward()
 
 
+def in_place(factor):
+    x = torch.zeros(())
+    x.add_(factor)
+    x += factor
+    return x
+
+
+# A factor of a function's own text and of a captured number. Transformations wrap what PyTorch makes.
+MADE_OF_CONSTANTS = {
+    "a constant": lambda factor: torch.tensor(2.0) * factor,
+    "a filled tensor": lambda factor: torch.full((), 1.5) + torch.ones_like(factor) * factor,
+    "a choice": lambda factor: torch.where(factor < 0, 1.5, factor),
+    "a copy": lambda factor: torch.tensor(2.0).clone() + factor,
+    "a stack": lambda factor: torch.stack([factor, torch.tensor(2.0)]).sum(),
+    "a function": lambda factor: torch.nn.functional.softplus(torch.tensor(2.0) * factor),
+    "in place": in_place,
+}
+
+
+@pytest.mark.parametrize("name", MADE_OF_CONSTANTS)
+def test_constants_that_functions_make_within_torch_func(name, random):
+    """Their placeholders' memory holds anything."""
+    q, k, v = tensors(random, grad=False)
+    factors = torch.rand(2, generator=random) + 0.5
+
+    def loss(q, factor):
+        score_mod = lambda score, b, h, i, j: torch.where(i >= j, score * MADE_OF_CONSTANTS[name](factor), torch.tensor(-torch.inf))  # noqa: E731
+        return flex_attention(q, k, v, score_mod).square().sum()
+
+    wanted = []
+    for factor in factors:
+        leaves = q.clone().requires_grad_(), factor.clone().requires_grad_()
+        wanted.append((*torch.autograd.grad(loss(*leaves), leaves), loss(q, factor)))
+    gradients = torch.func.grad_and_value(loss, argnums=(0, 1))
+    for found, want in zip((gradients(q, factor) for factor in factors), wanted):
+        torch.testing.assert_close((*found[0], found[1]), want, rtol=1e-4, atol=1e-4)
+    (d_q, d_factor), value = torch.func.vmap(gradients, in_dims=(None, 0))(q, factors)
+    torch.testing.assert_close((d_q, d_factor, value), tuple(map(torch.stack, zip(*wanted))), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.func.vmap(loss, in_dims=(None, 0))(q, factors), value, rtol=1e-4, atol=1e-4)
+
+
 def test_vmap_and_grad_of_torch_func(random):
     q, k, v = tensors(random, 3, grad=False)
     slopes = torch.randn(3, H, generator=random)

@@ -1,196 +1,167 @@
 """vLLM's backend over stand-ins of the classes that it stands on: steps of an engine, with prompts in chunks, decode steps and new requests, against dense
 float64. Where vLLM is installed, its own signatures are those of the stand-ins."""
 
+import copy
 import dataclasses
-import enum
 import importlib
 import importlib.util
 import inspect
-import math
-import random as pseudo_random
 import sys
-import types
-from pathlib import Path
+import random as pseudo_random
 
-import dense_reference as dense
 import pytest
 import torch
+import vllm_engine
+from served_requests import answer
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from vllm_engine import STAND_INS, AttentionType
 
-FOLDER = Path(__file__).resolve().parents[2] / "integrations" / "vllm"
-
-
-class AttentionType(enum.StrEnum):
-    DECODER = "decoder"
-    ENCODER = "encoder"
-
-
-class AttentionCGSupport(enum.Enum):
-    ALWAYS = 3
-    NEVER = 0
-
-
-class AttentionMetadata:
-    pass
-
-
-class AttentionBackend:
-    """The part of vLLM's that a configuration is asked through."""
-
-    @classmethod
-    def supports_kv_cache_dtype(cls, kv_cache_dtype):
-        return kv_cache_dtype is None or kv_cache_dtype in cls.supported_kv_cache_dtypes
-
-    @classmethod
-    def supports_combination(cls, head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse, use_mm_prefix, device_capability):
-        return None
-
-
-class AttentionMetadataBuilder:
-    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
-        self.device = device
-
-    def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
-        raise NotImplementedError
-
-
-class AttentionImpl:
-    def __init__(
-        self, num_heads, head_size, scale, num_kv_heads=None, alibi_slopes=None, sliding_window=None, kv_cache_dtype="auto", logits_soft_cap=None,
-        attn_type=AttentionType.DECODER, kv_sharing_target_layer_name=None,
-    ):  # fmt: skip
-        raise NotImplementedError
-
-    def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None, output_block_scale=None):
-        raise NotImplementedError
-
-
-STAND_INS = (AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionMetadata, AttentionMetadataBuilder, AttentionType)
-
-
-@dataclasses.dataclass
-class CommonAttentionMetadata:
-    query_start_loc: torch.Tensor
-    seq_lens: torch.Tensor
-    num_actual_tokens: int
-    max_query_len: int
-    max_seq_len: int
-    block_table_tensor: torch.Tensor
-    causal: bool | torch.Tensor = True
+from scoremod import InvalidArgumentError
+from scoremod.torch import execution, page_append
+from scoremod.torch.float8 import factors_of
 
 
 @pytest.fixture
-def plugin(monkeypatch):
-    registered = {}
-    registry = types.SimpleNamespace(AttentionBackendEnum=types.SimpleNamespace(CUSTOM="CUSTOM"), register_backend=registered.__setitem__)
-    backend = types.SimpleNamespace(**{each.__name__: each for each in STAND_INS})
-    for name, module in {"vllm.v1.attention.backend": backend, "vllm.v1.attention.backends.registry": registry}.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.syspath_prepend(str(FOLDER))
-    importlib.import_module("scoremod_vllm").register()
-    module, name = registered["CUSTOM"].rsplit(".", 1)
-    yield getattr(importlib.import_module(module), name)
-    for each in [each for each in sys.modules if each.startswith("scoremod_vllm")]:
-        del sys.modules[each]
+def plugin():
+    with vllm_engine.plugin() as backend:
+        yield backend
 
 
-class Request:
-    """A request's tokens, whose queries, keys and values are known beforehand, how many of them are done, and its pages."""
+@pytest.fixture
+def calls(plugin, monkeypatch):
+    """The arguments of each attention call that a layer makes."""
+    made, backend = [], sys.modules["scoremod_vllm.backend"]
+    attention = backend.flex_attention
 
-    def __init__(self, tokens, pages, layer, random):
-        self.done, self.pages = 0, pages
-        self.q, self.k, self.v = (torch.randn(tokens, heads, layer.dim, generator=random) for heads in (layer.heads, layer.heads_kv, layer.heads_kv))
+    def counted(*tensors, **options):
+        made.append((*tensors, options))
+        return attention(*tensors, **options)
 
-
-@dataclasses.dataclass
-class Layer:
-    heads: int
-    heads_kv: int
-    dim: int
-    page: int
-    options: dict
-
-    @staticmethod
-    def drawn(choose, random):
-        heads_kv = choose.choice([1, 2])
-        heads = heads_kv * choose.choice([1, 2])
-        options = {
-            "alibi_slopes": choose.choice([None, torch.rand(heads, generator=random).tolist()]),
-            "sliding_window": choose.choice([None, None, 1, 3, 7]),
-            "logits_soft_cap": choose.choice([None, None, 0, 2.0]),
-            "sinks": choose.choice([None, torch.randn(heads, generator=random)]),
-        }
-        return Layer(heads, heads_kv, choose.choice([8, 16]), choose.choice([1, 4, 16]), options)
+    monkeypatch.setattr(backend, "flex_attention", counted)
+    return made
 
 
-def truth(layer, request, first, end, causal):
-    """Rows first to end of a request in float64, of the keys up to end."""
-    q, k, v = (each.double() for each in (request.q[first:end], request.k[:end], request.v[:end]))
-    slopes, window, cap, sinks = (layer.options[name] for name in ("alibi_slopes", "sliding_window", "logits_soft_cap", "sinks"))
-
-    def score_mod(s, b, h, i, j):
-        s = cap * torch.tanh(s / cap) if cap else s
-        return s if slopes is None else s - torch.tensor(slopes)[h] * (i + first - j).abs()
-
-    def mask_mod(b, h, i, j):
-        kept = (i + first >= j) if causal else (i >= -1) & (j >= 0)
-        return kept if window is None else kept & (i + first - j < window)
-
-    arrays = [each.transpose(0, 1)[None] for each in (q, k, v)]
-    return dense.attention_and_lse(*arrays, score_mod, mask_mod, scale=0.3, sink=sinks)[0][0].transpose(0, 1)
-
-
-def step(layer, requests, choose, cache, implementation, builder, causal):
-    """One step of all requests that have tokens left: a chunk of each, one after the other, padding behind."""
-    counts = [choose.choice([0, 1, 1, min(5, len(each.q) - each.done)]) if each.done else min(choose.randint(1, 9), len(each.q)) for each in requests]
-    counts = [min(count, len(each.q) - each.done) for count, each in zip(counts, requests)]
-    tokens, padding = sum(counts), choose.choice([0, 3])
-    if not tokens:
-        return
-    ends = [each.done + count for each, count in zip(requests, counts)]
-    table = torch.full((len(requests), max(len(each.pages) for each in requests)), -1, dtype=torch.int32)
-    for row, each in zip(table, requests):
-        row[: len(each.pages)] = torch.tensor(each.pages, dtype=torch.int32)
-    offsets = torch.tensor([0, *counts], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    common = CommonAttentionMetadata(offsets, torch.tensor(ends, dtype=torch.int32), tokens, max(counts), max(ends) + choose.choice([0, 9]), table, causal)
-
-    def padded(name):
-        rows = torch.cat([getattr(each, name)[each.done : end] for each, end in zip(requests, ends)])
-        return torch.cat([rows, torch.full((padding, *rows.shape[1:]), math.nan)])
-
-    output = torch.full((tokens + padding, layer.heads * layer.dim), 7.0)
-    metadata = builder.build(0, common)
-    assert implementation.forward(None, padded("q"), padded("k"), padded("v"), cache, metadata, output) is output
-    for first, count, each, end in zip(offsets, counts, requests, ends):
-        if count:
-            expected = truth(layer, each, each.done, end, causal)
-            torch.testing.assert_close(output[first : first + count].view(count, layer.heads, layer.dim).double(), expected, rtol=1e-4, atol=1e-4)
-        each.done = end
-    assert (output[tokens:] == 7).all()
-
-
+@pytest.mark.parametrize("speculative", [0, 3])
 @pytest.mark.parametrize("causal", [True, False])
-def test_steps_of_an_engine(plugin, causal, seed):
-    for number in range(6):
+def test_steps_of_an_engine(plugin, causal, speculative, seed):
+    for number in range(4):
         print("draw", number)
         choose, random = pseudo_random.Random(seed + number), torch.Generator().manual_seed(seed + number)
-        layer = Layer.drawn(choose, random)
-        tokens = [choose.randint(1, 25) for _ in range(choose.randint(1, 4))]
-        widths = [-(-each // layer.page) for each in tokens]
-        pages = choose.sample(range(sum(widths) + 3), sum(widths))
-        requests = [Request(count, [pages.pop() for _ in range(width)], layer, random) for count, width in zip(tokens, widths)]
-        cache = torch.full(plugin.get_kv_cache_shape(sum(widths) + 3, layer.page, layer.heads_kv, layer.dim), math.nan)
-        implementation = plugin.get_impl_cls()(layer.heads, layer.dim, 0.3, layer.heads_kv, **layer.options)
-        builder = plugin.get_builder_cls()(None, ["layer"], None, "cpu")
-        while any(each.done < len(each.q) for each in requests):
-            step(layer, requests, choose, cache, implementation, builder, causal)
+        engine = vllm_engine.Engine(plugin, choose, random, causal=causal, requests=6, speculative=speculative)
+        while not engine.is_done():
+            for request, first, end, found in engine.step():
+                expected = answer(engine.layer, request, first, end, causal)
+                torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def stored(numbers, dtype, scale):
+    """Numbers as an FP8 cache has them."""
+    largest = torch.finfo(dtype).max
+    return (numbers / scale).clamp(-largest, largest).to(dtype).double() * scale
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["fp8", "fp8_e4m3", "fp8_e5m2"])
+def test_steps_over_fp8_pages(plugin, kv_cache_dtype, seed):
+    """The second scale makes keys saturate in e4m3."""
+    dtype = torch.float8_e5m2 if kv_cache_dtype == "fp8_e5m2" else torch.float8_e4m3fn
+    for number, scales in enumerate([(0.02, 0.05), (0.003, 0.01), (1.0, 1.0)]):
+        print("draw", number)
+        choose, random = pseudo_random.Random(seed + number), torch.Generator().manual_seed(seed + number)
+        engine = vllm_engine.Engine(plugin, choose, random, requests=5, kv_cache_dtype=kv_cache_dtype, scales=scales)
+        while not engine.is_done():
+            for request, first, end, found in engine.step():
+                of_cache = copy.copy(request)
+                of_cache.k, of_cache.v = (stored(each, dtype, scale) for each, scale in zip((request.k, request.v), scales))
+                torch.testing.assert_close(found.double(), answer(engine.layer, of_cache, first, end), rtol=1e-4, atol=1e-4)
+
+
+def test_scales_of_fp8_pages_stay_on_the_device():
+    """Fake tensors have no numbers: reading one raises."""
+    with FakeTensorMode():
+        pool = torch.empty(4, 2, 16, 8, dtype=torch.float8_e4m3fn, device="cuda")
+        new, scale = torch.empty(3, 2, 8, dtype=torch.bfloat16, device="cuda"), torch.empty((), device="cuda")
+        assert page_append.quantized("descale_k", new, pool, scale).dtype == pool.dtype
+        factors, _ = factors_of(new, pool, {"descale_q": None, "descale_k": scale, "descale_v": scale}, None, None, False)
+        assert [each.device.type for each in factors] == ["cuda"] * 2
+        with pytest.raises(DataDependentOutputException):
+            scale.item()
+
+
+# (counts of queries, speculative tokens, padding) -> (sequences, tokens, the most queries, queries of each) of each call
+SPLITS = [
+    (([1, 1, 1], 0, 0), [(3, (0, 3), 1, 1)]),
+    (([1, 1, 5, 9], 0, 0), [(2, (0, 2), 1, 1), (2, (2, 16), 16, None)]),
+    (([1, 1, 5, 9], 0, 2), [(2, (0, 2), 1, 1), (2, (2, 18), 16, None)]),
+    (([5, 9], 0, 0), [(2, (0, 14), 16, None)]),
+    (([7, 7], 0, 0), [(2, (0, 14), 8, None)]),
+    (([4, 4, 4], 3, 0), [(3, (0, 12), 4, 4)]),
+    (([4, 4, 33], 3, 0), [(2, (0, 8), 4, 4), (1, (8, 41), 64, None)]),
+    (([4, 1, 0, 33, 0], 3, 0), [(3, (0, 5), 4, None), (2, (5, 38), 64, None)]),
+    (([3, 4], 3, 0), [(2, (0, 7), 4, None)]),
+    (([1, 1, 0], 0, 0), [(3, (0, 2), 1, None)]),
+    (([1, 1], 0, 3), [(2, (0, 5), 1, None)]),
+    (([0, 0, 6], 0, 0), [(3, (0, 6), 8, None)]),
+    (([6, 1, 1], 0, 0), [(1, (0, 6), 8, None), (2, (6, 8), 1, 1)]),
+    (([6, 1, 1], 0, 2), [(1, (0, 6), 8, None), (2, (6, 10), 1, None)]),
+    (([1, 6, 1], 0, 0), [(1, (0, 1), 1, 1), (1, (1, 7), 8, None), (1, (7, 8), 1, 1)]),
+]
+
+
+@pytest.mark.parametrize("given, expected", SPLITS, ids=lambda each: str(each[0]))
+def test_calls_of_a_batch(plugin, calls, given, expected):
+    counts, speculative, padding = given
+    builder, table = vllm_engine.builder(plugin, speculative=speculative), torch.arange(len(counts) * 4, dtype=torch.int32).view(-1, 4)
+    metadata = builder.build(0, vllm_engine.described(counts, [max(each, 9) for each in counts], table, padding=padding))
+    found = [(len(each.lengths), (each.tokens.start, each.tokens.stop), each.most, each.count) for each in metadata.calls]
+    assert found == expected and [len(each.page_table) for each in metadata.calls] == [each[0] for each in expected]
+    output, tokens = torch.zeros(sum(counts) + padding, 1, 8), torch.randn(3, sum(counts) + padding, 1, 8)
+    plugin.get_impl_cls()(1, 8, 1.0).forward(None, *tokens, torch.zeros(len(counts) * 4, 2, 16, 1, 8), metadata, output)
+    # A call of equal counts has its queries as [sequences, heads, queries, dim], any other has them one sequence after the other.
+    shapes = [(sequences, 1, count, 8) if count else (end - first, 1, 8) for sequences, (first, end), _, count in expected]
+    assert [tuple(query.shape) for query, *_ in calls] == shapes
+    assert [options.get("max_length") for *_, options in calls] == [None if each[3] else each[2] for each in expected]
+
+
+def test_a_graph_has_one_call_whatever_the_batch(plugin):
+    common = vllm_engine.described([1, 1, 5], [9, 9, 9], torch.arange(12).view(3, 4))
+    (found,) = vllm_engine.builder(plugin).build_for_cudagraph_capture(common).calls
+    assert found.tokens == slice(0, 7) and found.count is None and found.most == 8 and found.offsets is common.query_start_loc
+
+
+def test_batches_of_other_sizes_compile_nothing(plugin, nothing_compiled, seed):
+    choose = pseudo_random.Random(seed)
+    implementation, builder, cache = plugin.get_impl_cls()(1, 8, 1.0), vllm_engine.builder(plugin), torch.randn(64, 2, 16, 1, 8)
+    for _ in range(40):
+        counts = [1] * choose.randint(0, 5) + [choose.randint(33, 64) for _ in range(choose.randint(1, 3))]
+        table = torch.randperm(64)[: len(counts) * 8].view(-1, 8).int()
+        tokens, output = torch.randn(3, sum(counts), 1, 8), torch.empty(sum(counts), 1, 8)
+        metadata = builder.build(0, vllm_engine.described(counts, [choose.randint(count, 128) for count in counts], table))
+        implementation.forward(None, *tokens, cache, metadata, output)
+    assert len(execution._open) == 2  # of decode steps, and of prompts
+
+
+def test_layers_of_a_step_share_where_its_tokens_go(plugin, monkeypatch):
+    made, slots = [], page_append._slots
+    monkeypatch.setattr(page_append, "_slots", lambda *arguments: made.append(arguments) or slots(*arguments))
+    implementation, caches = plugin.get_impl_cls()(1, 8, 1.0), torch.zeros(3, 4, 2, 4, 1, 8)
+    metadata = vllm_engine.builder(plugin).build(0, vllm_engine.described([1, 3], [6, 3], torch.tensor([[2, 0], [3, 1]])))
+    for cache in caches:
+        tokens = torch.randn(3, 4, 1, 8)
+        implementation.forward(None, *tokens, cache, metadata, torch.empty(4, 1, 8))
+        expected = torch.zeros_like(cache)
+        expected[[0, 3, 3, 3], :, [1, 0, 1, 2]] = tokens[1:].transpose(0, 1)
+        assert torch.equal(cache, expected)
+    assert len(made) == 1
+    with pytest.raises(InvalidArgumentError, match="as the pages are"):
+        implementation.forward(None, *tokens, caches[0].to(torch.float8_e4m3fn), metadata, torch.empty(4, 1, 8))
 
 
 def test_a_layer_that_shares_a_cache_writes_nothing(plugin):
     implementation = plugin.get_impl_cls()(1, 8, 1.0, kv_sharing_target_layer_name="layer 0")
     cache = torch.randn(2, 2, 4, 1, 8)
     before, output = cache.clone(), torch.empty(1, 1, 8)
-    common = CommonAttentionMetadata(torch.tensor([0, 1]), torch.tensor([3]), 1, 1, 3, torch.tensor([[1]]))
-    implementation.forward(None, *torch.randn(3, 1, 1, 8), cache, plugin.get_builder_cls()(None, [], None, "cpu").build(0, common), output)
+    common = vllm_engine.described([1], [3], torch.tensor([[1]]))
+    implementation.forward(None, *torch.randn(3, 1, 1, 8), cache, vllm_engine.builder(plugin).build(0, common), output)
     assert torch.equal(cache, before) and output.isfinite().all()
 
 
@@ -198,17 +169,19 @@ def test_what_it_says_of_a_configuration(plugin):
     good = (64, torch.bfloat16, "auto", 16, False, True, False, False, None)
     assert plugin.supports_combination(*good) is None
     assert "multiple of 8 up to 256, found 512" in plugin.supports_combination(512, *good[1:])
-    assert "--kv-cache-dtype auto" in plugin.supports_combination(*good[:2], "fp8", *good[3:])
+    assert "fp8_e5m2, found int8; set --kv-cache-dtype auto" in plugin.supports_combination(*good[:2], "int8", *good[3:])
+    for name in ("fp8", "fp8_e4m3", "fp8_e5m2"):
+        assert plugin.supports_kv_cache_dtype(name) and plugin.supports_combination(*good[:2], name, *good[3:]) is None
     assert plugin.supports_sink() and plugin.get_name() == "CUSTOM" and not plugin.supports_attn_type(AttentionType.ENCODER)
 
 
 def test_what_it_refuses(plugin):
-    implementation, builder = plugin.get_impl_cls(), plugin.get_builder_cls()(None, [], None, "cpu")
+    implementation, builder = plugin.get_impl_cls(), vllm_engine.builder(plugin)
     with pytest.raises(NotImplementedError, match="attention of a decoder"):
         implementation(1, 8, 1.0, attn_type=AttentionType.ENCODER)
     with pytest.raises(ValueError, match=r"sinks of shape \(2,\)"):
         implementation(2, 8, 1.0, sinks=torch.zeros(3))
-    common = CommonAttentionMetadata(torch.tensor([0, 1]), torch.tensor([3]), 1, 1, 3, torch.tensor([[1]]))
+    common = vllm_engine.described([1], [3], torch.tensor([[1]]))
     with pytest.raises(NotImplementedError, match="no common prefix"):
         builder.build(16, common)
     with pytest.raises(NotImplementedError, match="found a tensor"):

@@ -50,7 +50,8 @@ def flags_of(build_folder):
         words = words[1 + max((at + 1 for at, word in enumerate(words) if Path(word).name == "ccache"), default=0) :]
         if "-o" in words:
             del words[words.index("-o") : words.index("-o") + 2]
-        flags = [word for word in words if word not in ("-c", entry["file"])]
+        # Warnings are the compiler's, of which clang has others.
+        flags = [word for word in words if word not in ("-c", "-Werror", entry["file"])]
         found.setdefault(path, (entry["directory"], *flags))
     return found
 

@@ -33,14 +33,14 @@ def tests_of(program, pattern):
     return [name for name in names if "DISABLED_" not in name and re.search(pattern, name)]
 
 
-def run(program, name, variables=None):
-    """The test's output, and whether it passed. variables: those of the environment that it has beside this process's."""
+def run(program, name, variables=None, timeout=TIMEOUT):
+    """The test's output, and whether it passed within `timeout` seconds. variables: those of the environment that it has beside this process's."""
     # A test depends on no file that another program has left in the user's cache.
     environment = {**os.environ, "SCOREMOD_CACHE": "off", **(variables or {})}
     try:
-        done = subprocess.run([program, f"--gtest_filter={name}"], capture_output=True, text=True, errors="replace", timeout=TIMEOUT, env=environment)
+        done = subprocess.run([program, f"--gtest_filter={name}"], capture_output=True, text=True, errors="replace", timeout=timeout, env=environment)
     except subprocess.TimeoutExpired as late:
-        return f"{(late.stdout or b'').decode(errors='replace')}\nstill running after {TIMEOUT} s", False
+        return f"{(late.stdout or b'').decode(errors='replace')}\nstill running after {timeout} s", False
     return done.stdout + done.stderr, done.returncode == 0
 
 

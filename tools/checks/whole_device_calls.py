@@ -1,4 +1,4 @@
-"""Finds calls of CUDA that wait for, or disturb, more of a device than the library's own streams.
+"""Finds calls of CUDA that wait for, or disturb, more of a device than the library's own streams, and one that versions of CUDA understand otherwise.
 
 usage: whole_device_calls.py [FOLDER]
 
@@ -16,7 +16,7 @@ ENDINGS = {".cpp", ".hpp", ".cuh", ".py"}
 # A benchmark in Python is a user of its framework, as other programs are.
 SKIPPED = re.compile(r"bench/.*\.py")
 
-MEMORY = "src/backend/cuda/memory_pool.cpp"
+MEMORY = "src/backend/cuda/device/memory_pool.cpp"
 # A forbidden call, what to do instead, and the one file that may make it.
 RULES = (
     (r"\bcu(?:daDevice|daThread|Ctx)Synchronize\b", "wait for a stream: wait_for_own_stream(), MemorySpace::wait()", None),
@@ -27,6 +27,7 @@ RULES = (
     (r"\bcuda(?:MallocHost|HostAlloc|FreeHost|HostRegister|HostUnregister)\b", "plain memory of the host", None),
     (r"\bcuLibraryUnload\b", "cuModuleUnload() by retire(): unloading a library stops other threads' launches", None),
     (r"\bcu(?:blas|dnn)Destroy(?:_v2)?\b", "keep the handle for another thread: thing_of_thread()", None),
+    (r"\bcudaGetDeviceProperties\b", "cudaDeviceGetAttribute(): the struct is another in the runtime of CUDA 12", None),
     (r"\bcudaStreamLegacy\b|\bCU_STREAM_LEGACY\b", "own_stream()", None),
     (r"\btorch\.cuda\.synchronize\b", "torch.cuda.current_stream().synchronize()", None),
 )

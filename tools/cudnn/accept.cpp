@@ -12,7 +12,7 @@
 
 #include "scoremod/error.hpp"
 
-#include "backend/cuda/load_stub_driver.hpp"
+#include "backend/cuda/device/load_stub_driver.hpp"
 #include "backend/cudnn/graph/library.hpp"
 #include "backend/cudnn/patterns/pattern_table.hpp"
 #include "backend/device_properties.hpp"

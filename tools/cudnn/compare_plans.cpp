@@ -16,7 +16,7 @@
 #include "scoremod/inputs.hpp"
 #include "scoremod/problem_file.hpp"
 
-#include "backend/cuda/own_stream.hpp"
+#include "backend/cuda/device/own_stream.hpp"
 #include "backend/cudnn/graph/engine.hpp"
 #include "backend/cudnn/graph/handle.hpp"
 #include "backend/cudnn/graph/library.hpp"

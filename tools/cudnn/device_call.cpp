@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "backend/cuda/cuda_memory.hpp"
-#include "backend/cuda/own_stream.hpp"
+#include "backend/cuda/device/cuda_memory.hpp"
+#include "backend/cuda/device/own_stream.hpp"
 #include "backend/cudnn/graph/handle.hpp"
 #include "backend/reference/interpreter.hpp"
 #include "base/element.hpp"

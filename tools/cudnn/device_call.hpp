@@ -7,8 +7,8 @@
 
 #include "scoremod/inputs.hpp"
 
-#include "backend/cuda/cuda_memory.hpp"
-#include "backend/cuda/device.hpp"
+#include "backend/cuda/device/cuda_memory.hpp"
+#include "backend/cuda/device/device.hpp"
 #include "backend/cudnn/graph/attention_graph.hpp"
 #include "backend/cudnn/graph/engine.hpp"
 #include "backend/cudnn/lowering/lower.hpp"

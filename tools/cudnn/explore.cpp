@@ -15,7 +15,7 @@
 
 #include "scoremod/error.hpp"
 
-#include "backend/cuda/device.hpp"
+#include "backend/cuda/device/device.hpp"
 #include "backend/cudnn/graph/library.hpp"
 #include "backend/cudnn/patterns/pattern_table.hpp"
 #include "backend/cudnn/patterns/score_work.hpp"

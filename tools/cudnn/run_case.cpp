@@ -7,8 +7,8 @@
 
 #include "scoremod/inputs.hpp"
 
-#include "backend/cuda/device.hpp"
-#include "backend/cuda/own_stream.hpp"
+#include "backend/cuda/device/device.hpp"
+#include "backend/cuda/device/own_stream.hpp"
 #include "backend/cudnn/graph/engine.hpp"
 #include "backend/cudnn/graph/handle.hpp"
 #include "backend/cudnn/lowering/fused_gradient.hpp"

@@ -1,5 +1,5 @@
 // Asks a device which CUDA calls disturb, or wait for, other threads' work on it: the facts behind
-// src/backend/cuda/own_stream.hpp. nvcc -arch=sm_90 -o capture_probe capture_probe.cu -lcuda -lcublas -lcudnn &&
+// src/backend/cuda/device/own_stream.hpp. nvcc -arch=sm_90 -o capture_probe capture_probe.cu -lcuda -lcublas -lcudnn &&
 // ./capture_probe. For each call it reports whether the call succeeds while another thread captures graphs, and how
 // many of these captures it breaks. It also reports how long the call takes while a kernel of 200 ms runs on a stream
 // of another caller.

@@ -2,6 +2,9 @@
 # `gpu`, `machine` and `commit` what is measured where. SCOREMOD_COMMIT says the commit where there is no history;
 # SCOREMOD_CUDNN_LIBRARIES is a folder of cuDNN's libraries to use before any other.
 
+# A crash of Python leaves its stacks in the log.
+export PYTHONFAULTHANDLER=1
+
 packages=$("${PYTHON:-python3}" -c 'import nvidia; print(list(nvidia.__path__)[0])' 2>/dev/null || true)
 if [[ -n $packages ]]; then
   export LD_LIBRARY_PATH=$packages/cudnn/lib:$packages/cu13/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}

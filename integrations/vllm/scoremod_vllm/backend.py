@@ -1,26 +1,27 @@
 """The classes that vLLM asks an attention backend for: what it can do, what a batch is, and a layer's attention.
 
-A batch is varlen queries over a paged KV cache, prefill and decode steps alike. A layer writes its new keys and values into the pages
-(append_to_pages), and then attends to what each sequence has (flash_attn_varlen_func).
+A batch is varlen queries over a paged KV cache. A layer writes its new keys and values into the pages, and then attends to what each
+sequence has, in the calls that batches.py splits the batch into.
 """
 
-import dataclasses
 from typing import ClassVar
 
 import torch
-from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionMetadata, AttentionMetadataBuilder, AttentionType
+from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, AttentionType
 
-from scoremod.torch import append_to_pages
-from scoremod.torch.flash_attn import flash_attn_varlen_func
+from scoremod.torch import flex_attention
+from scoremod.torch.page_append import fitting
+from scoremod_vllm.batches import ScoremodMetadataBuilder
 
 _MOST_DIM, _DIM_STEP = 256, 8
 _LEAST_CAPABILITY = 80
+# vLLM keeps pages of such a --kv-cache-dtype as bytes.
+_FLOAT8 = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 
 
 class ScoremodBackend(AttentionBackend):
     supported_dtypes: ClassVar = [torch.float16, torch.bfloat16, torch.float32]
-    # Pages of eight bits under queries of sixteen are refused by scoremod.
-    supported_kv_cache_dtypes: ClassVar = ["auto", "float16", "bfloat16"]
+    supported_kv_cache_dtypes: ClassVar = ["auto", "float16", "bfloat16", *_FLOAT8]
     forward_includes_kv_cache_update = True
 
     @staticmethod
@@ -66,46 +67,8 @@ class ScoremodBackend(AttentionBackend):
         if not cls.supports_head_size(head_size):
             return f"scoremod: expected a head size that is a multiple of {_DIM_STEP} up to {_MOST_DIM}, found {head_size}"
         if not cls.supports_kv_cache_dtype(kv_cache_dtype):
-            return f"scoremod: expected a KV cache of the model's dtype, {dtype}, found {kv_cache_dtype}; set --kv-cache-dtype auto"
+            return f"scoremod: expected a KV cache of the model's dtype, {dtype}, or of {', '.join(_FLOAT8)}, found {kv_cache_dtype}; set --kv-cache-dtype auto"
         return None
-
-
-@dataclasses.dataclass
-class ScoremodMetadata(AttentionMetadata):
-    """A batch: queries one sequence after the other, and the pages that hold each sequence's keys, new ones included.
-
-    offsets: int32 [sequences + 1]; lengths: int32 [sequences]; page_table: int32 [sequences, pages]. tokens: without padding. most: the most queries
-    and keys of a sequence.
-    """
-
-    tokens: int
-    offsets: torch.Tensor
-    lengths: torch.Tensor
-    page_table: torch.Tensor
-    most: tuple[int, int]
-    causal: bool
-
-
-class ScoremodMetadataBuilder(AttentionMetadataBuilder):
-    # Attention runs between vLLM's graphs: whole graphs with this backend were never run.
-    _cudagraph_support = AttentionCGSupport.NEVER
-
-    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
-        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-
-    def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
-        batch = common_attn_metadata
-        if common_prefix_len:
-            raise NotImplementedError("scoremod: expected no common prefix, for use_cascade_attention() is False, found one")
-        if isinstance(batch.causal, torch.Tensor):
-            raise NotImplementedError("scoremod: expected one answer for all sequences to whether attention is causal, found a tensor")
-        most = batch.max_query_len, batch.max_seq_len
-        return ScoremodMetadata(
-            batch.num_actual_tokens, batch.query_start_loc, batch.seq_lens, batch.block_table_tensor, most, bool(batch.causal)
-        )  # fmt: skip
-
-    def use_cascade_attention(self, *args, **kwargs):
-        return False
 
 
 class ScoremodImpl(AttentionImpl):
@@ -130,6 +93,7 @@ class ScoremodImpl(AttentionImpl):
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kv_cache_dtype, self.attn_type = kv_cache_dtype, attn_type
+        self._float8 = _FLOAT8.get(kv_cache_dtype)
         self._slopes = None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32)
         # A window has its query's own key, and vLLM counts it.
         self._left = None if sliding_window is None else sliding_window - 1
@@ -144,28 +108,63 @@ class ScoremodImpl(AttentionImpl):
             return output.fill_(0)
         batch = attn_metadata
         query, rows = query[: batch.tokens], output.view(-1, self.num_heads, self.head_size)[: batch.tokens]
-        k_pages, v_pages = kv_cache.unbind(1)
-        if self._writes and key is not None:
-            new = key[: batch.tokens], value[: batch.tokens]
-            append_to_pages(k_pages.transpose(1, 2), v_pages.transpose(1, 2), *new, batch.page_table, batch.lengths, batch.offsets)
+        cache = kv_cache if self._float8 is None else kv_cache.view(self._float8)
+        k_pages, v_pages = (each.transpose(1, 2) for each in cache.unbind(1))
+        # In device memory, where they stay: a copy to the host would wait, and no graph could capture it.
+        scales = {} if self._float8 is None else {"descale_k": layer._k_scale, "descale_v": layer._v_scale}
+        if self._writes and key is not None and batch.tokens:
+            new = fitting(k_pages, v_pages, key[: batch.tokens], value[: batch.tokens], 3, **scales)
+            batch.places(k_pages).write(k_pages, v_pages, *new)
         if self._slopes is not None and self._slopes.device != query.device:
             self._slopes = self._slopes.to(query.device)
         with torch.no_grad():
-            flash_attn_varlen_func(
-                query,
-                k_pages,
-                v_pages,
-                batch.offsets,
-                max_seqlen_q=batch.most[0],
-                max_seqlen_k=batch.most[1],
-                softmax_scale=self.scale,
-                causal=batch.causal,
-                window_size=(self._left, None),
-                softcap=self._cap,
-                alibi_slopes=self._slopes,
-                block_table=batch.page_table,
-                seqused_k=batch.lengths,
-                s_aux=self.sinks,
-                out=rows,
-            )
+            for sequences in batch.calls:
+                self._attend(sequences, query, k_pages, v_pages, scales, batch, rows)
         return output
+
+    def _attend(self, sequences, query, k_pages, v_pages, scales, batch, rows):
+        """Attention of some sequences' queries into their rows of the output."""
+        places: dict = {}
+        query, rows = query[sequences.tokens], rows[sequences.tokens]
+        if sequences.count is None:
+            places = {"q_offsets": sequences.offsets, "max_length": sequences.most}
+        else:  # [sequences, heads, queries, dim], whose other sizes make nothing anew
+            query, rows = (each.view(-1, sequences.count, *each.shape[1:]).transpose(1, 2) for each in (query, rows))
+        score_mod, mask_mod = self._functions(batch.starts()[sequences.numbers], batch.causal)
+        flex_attention(
+            query,
+            k_pages,
+            v_pages,
+            score_mod,
+            mask_mod=mask_mod,
+            scale=self.scale,
+            enable_gqa=True,
+            lengths=sequences.lengths,
+            page_table=sequences.page_table,
+            sink=self.sinks,
+            out=rows,
+            **places,
+            **scales,
+        )
+
+    def _functions(self, starts, is_causal):
+        """(score_mod, mask_mod), either of which may be None. starts: the position of each sequence's first query.
+
+        They read it themselves, where q_start="bottom_right" would compute it for each layer.
+        """
+        cap, slopes, left = self._cap, self._slopes, self._left
+
+        def score_mod(score, b, h, q_idx, kv_idx):
+            if cap:
+                score = cap * torch.tanh(score / cap)
+            if slopes is not None:
+                score = score - slopes[h] * (q_idx + starts[b] - kv_idx).abs()
+            return score
+
+        def mask_mod(b, h, q_idx, kv_idx):
+            q_idx = q_idx + starts[b]
+            if left is None:
+                return q_idx >= kv_idx
+            return (q_idx >= kv_idx) & (q_idx - kv_idx <= left) if is_causal else q_idx - kv_idx <= left
+
+        return score_mod if cap or slopes is not None else None, mask_mod if is_causal or left is not None else None

@@ -22,7 +22,7 @@ from scoremod.jax.dropout import call_keys, checked_rate
 from scoremod.jax.explicit_axes import attend_on_shards, explicit_axes
 from scoremod.jax.fallbacks import warn_of_xla
 from scoremod.jax.lengths_and_sinks import bounded, checked_lengths, checked_sink, with_sink
-from scoremod.jax.float8 import checked_factors, counts, output_dtype
+from scoremod.jax.float8 import cache_dtype, checked_factors, counts, is_float8, output_dtype
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.open_sizes import check_numbers, check_open, comparable, is_open
 from scoremod.jax.operands import Computed
@@ -33,6 +33,7 @@ from scoremod.jax.sequences import MixedBatch, Pages, Sequences
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
 from scoremod.large_operands import warn_of_large_operands
+from scoremod.places import pages_layout
 from scoremod.query_positions import named
 from scoremod.signatures import Backends, Layout, MaskName, Modifier, NewSizes
 from scoremod.sizes import LAYOUTS, sizes_of
@@ -79,13 +80,13 @@ def flex_attention(
     """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call.
 
     The functions may close over arrays: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and to every
-    captured float array. docs/guide/jax.md says what the functions can be made of.
+    captured float array. `scoremod docs jax` says what the functions can be made of.
 
     Parameters
     ----------
     query, key, value : array
         float32, float16 or bfloat16 arrays (on XLA float64, too) in the order of `layout`. key and value may have fewer heads, a divisor of
-        query's; value may have another head dim. Or all of float8_e4m3fn or float8_e5m2 (not on XLA).
+        query's; value may have another head dim. Or all of float8_e4m3fn or float8_e5m2, or key and value alone (not on XLA).
     score_mod : function, optional
         score_mod(score, b, h, q_idx, kv_idx) returns the modified score. A plain JAX function of scalars: float32 score, int32 indices.
     mask_mod : function or str, optional
@@ -97,7 +98,7 @@ def flex_attention(
         The order of dimensions: batch, sequence, heads, dim; "BSHD" without it. "THD" goes with q_offsets.
     lengths : integer array [batch] or a pair, optional
         How many keys of each batch take part, from 0 on; or a pair of such, for queries and keys, of which either may be None. Indices beyond are
-        masked on every backend.
+        masked on every backend. The host checks those that it knows. Others, inside jax.jit and without pages, are clamped to what there is.
     q_offsets : integer array [batch + 1], optional
         Varlen sequences: query [tokens, heads, dim], key and value [tokens_kv, heads_kv, dim] with layout="THD", and sequence b from q_offsets[b]
         up to q_offsets[b + 1]. Each attends to itself alone; the functions see its number as b and the positions in it. Tokens in no sequence
@@ -126,7 +127,7 @@ def flex_attention(
         same.
     descale_q, descale_k, descale_v : float or float array of one element, optional
         Positive factors of FP8 arrays: value = stored * descale; 1 without it. Another factor compiles nothing anew. Derivatives take factors for
-        constants.
+        constants. With key and value alone in FP8, as a KV cache, descale_k and descale_v must be given, may be [KV heads], and nothing has gradients.
     scale_o : float or float array of one element, optional
         The factor of the output before it is rounded to FP8. Magnitudes beyond the dtype's largest number saturate.
     scale_dq, scale_dk, scale_dv : float or float array of one element, optional
@@ -146,7 +147,7 @@ def flex_attention(
         With FP8 arrays, also returns, after all, the largest magnitude in the output before scale_o. It is a float32 scalar without a gradient,
         and NaN where the output has one.
     deterministic : bool
-        Whether the gradients must be the same bits each time. They always are on the CPU; docs/reference/problem.md says what it costs on CUDA.
+        Whether the gradients must be the same bits each time. They always are on the CPU; `scoremod docs problem` says what it costs on CUDA.
         backend="xla" is as deterministic as XLA is.
     backend : str, optional
         The one that may run it, such as "cpu" or "cudnn"; or "xla", which runs it as XLA operations.
@@ -193,21 +194,30 @@ def flex_attention(
         score_mod, mask_mod = started(q_start, query, key, layout, placed, lengths, score_mod, mask_mod)
     descales = {"descale_q": descale_q, "descale_k": descale_k, "descale_v": descale_v}
     gradient_scales = {"scale_dq": scale_dq, "scale_dk": scale_dk, "scale_dv": scale_dv, "descale_d_o": descale_d_o}
-    factors, dtype_o = checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return_amax_o)
+    dtype_kv = cache_dtype(query, key)
+    heads = None if dtype_kv is None else _heads_of_cache(query, key, value, layout, placed)
+    factors, dtype_o = checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return_amax_o, heads)
     if sink is not None and (scale_o is not None or return_amax_o):
         raise UnsupportedError(
             "sink: expected no scale_o and no return_amax_o beside it, found one: they apply to the output before the sink does. Scale the output afterwards"
         )
     rate = checked_rate(dropout_rate)
     keys = functools.partial(call_keys, dropout_key)
-    options = CallOptions(bool(deterministic), rate, bool(return_max_logit), dtype_o, bool(return_amax_o), *counts(factors))
+    options = CallOptions(bool(deterministic), rate, bool(return_max_logit), dtype_o, bool(return_amax_o), *counts(factors, dtype_kv), dtype_kv)
     chosen = (scale, layout, options, keys, selection_of(backend, backends, new_sizes))
     results: tuple[Any, ...] | None = None
-    if (placed is not None or sink is not None) and not factors:
-        results = _in_own_fields(query, key, value, score_mod, mask_mod, *chosen, placed, lengths, sink, bool(return_lse), fallback)
+    if (placed is not None or sink is not None) and not (factors and dtype_kv is None):
+        results = _in_own_fields(query, key, value, score_mod, mask_mod, *chosen, placed, lengths, sink, bool(return_lse), fallback, factors)
     if results is None:
         results = _in_arrays(query, key, value, score_mod, mask_mod, *chosen, placed, lengths, sink, bool(return_lse), fallback, factors)
     return results if len(results) > 1 else results[0]  # pyright: ignore[reportGeneralTypeIssues]
+
+
+def _heads_of_cache(query, key, value, layout, placed):
+    """How many KV heads an FP8 cache has."""
+    if placed is None:
+        return sizes_of(layout, query, key, value, may_be_empty=True).heads_kv
+    return key.shape[(pages_layout(layout) if placed.is_paged else layout).index("H")]
 
 
 def placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length):
@@ -242,7 +252,7 @@ def _placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, len
     return Sequences(query, key, value, q_offsets, kv_offsets, layout, max_length)
 
 
-def _in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, keys, selection, placed, lengths, sink, return_lse, fallback):
+def _in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, keys, selection, placed, lengths, sink, return_lse, fallback, factors):
     """The results, in a tuple, on a backend that takes the problem's own fields; None where none does. Called by flex_attention, to whose caller
     warnings point."""
     if selection is None:
@@ -254,13 +264,13 @@ def _in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, option
     platform = platform_of(query, key, value)
     if fallback is not None:
         try:
-            check_runs(traced.problem, selection, platform, traced.has_open_sizes, backward=not traced.call.is_paged)
+            check_runs(traced.problem, selection, platform, traced.has_open_sizes, backward=traced.call.has_backward)
         except UnsupportedError:
             return None
     warn_of_finite_masks(traced.call.program, traced.sources, memory_of(platform), 3)
     warn_of_large_operands(_computed_by_xla(traced), "XLA", 3)
     warn_of_changing_constants(traced.call.program, "jnp.asarray(x)", 3)
-    operands = [source.array() for source in traced.sources] + bound_arrays(traced.call, query, placed, sink, keys)
+    operands = [source.array() for source in traced.sources] + bound_arrays(traced.call, query, placed, sink, keys) + factors
     result = _run(traced.call, query, key, value, operands, return_lse)
     return result if isinstance(result, tuple) else (result,)
 
@@ -268,11 +278,11 @@ def _in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, option
 def traced_in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, selection, placed, lengths, sink):
     """The TracedCall that a backend runs with the problem's own fields; None where none does. query, key and value may be shapes."""
     unlike_pages = placed is not None and placed.place() is None
-    if 0 in (*query.shape, *key.shape, *value.shape) or unlike_pages:
+    if 0 in (*query.shape, *key.shape, *value.shape) or unlike_pages or is_float8(query):
         return None
     mask_mod = _bounded(mask_mod, placed, lengths, query, layout, keys_too=placed is None or not placed.is_paged)
     try:
-        dtype_of(query, key, value)
+        dtype_of(query, key, value, float8=True)
         memory = memory_of(platform_of(query, key, value))
         traced = trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, selection, placed, sink)
     except UnsupportedError:
@@ -359,7 +369,7 @@ def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, 
             return _run(traced.call, query, key, value, [source.array() for source in traced.sources] + keys, with_lse)
     if options.factors:
         raise UnsupportedError(
-            f"expected query, key and value of 16 bits or more on XLA, found {query.dtype}; convert them with .astype(jnp.bfloat16), or use another backend"
+            f"expected query, key and value of 16 bits or more on XLA, found {key.dtype}; convert them with .astype(jnp.bfloat16), or use another backend"
         )
     dtype_of(query, key, value, on_xla=True)
     with comparable():
@@ -426,6 +436,7 @@ class CallOptions(NamedTuple):
     amax_o: bool = False
     factors: int = 0
     gradient_factors: int = 0
+    dtype_kv: str | None = None
 
 
 def trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, selection):

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scoremod.arguments import finite
+from scoremod.arguments import finite_scale
 from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.float8_factors import OF_CACHE, wrong_dtypes
 from scoremod.jax.open_sizes import known
 from scoremod.jax.selection import Selection
 from scoremod.places import FACTORS, Paged, Ragged, RaggedPaged, pages_layout
@@ -26,6 +27,7 @@ _DTYPE_NAMES = {
     jnp.dtype(jnp.float8_e5m2): "e5m2",
 }
 
+FLOAT8_NAMES = ("e4m3", "e5m2")
 
 # The factors of FP8 arrays' gradients. They are applied outside of the problem.
 GRADIENT_FACTORS = ("scale_dq", "scale_dk", "scale_dv", "descale_d_o")
@@ -51,6 +53,7 @@ class Call(NamedTuple):
     factors: int = 0  # how many of the call's last arrays are factors of FP8 arrays (scoremod.jax.float8)
     dropout_places: bool = False  # whether those keys say where queries and keys are in the whole sequence (scoremod.jax.dropout.at_places)
     gradient_factors: int = 0  # how many come after these, for whoever differentiates
+    dtype_kv: str | None = None  # of an FP8 KV cache under a query of more bits
     # scoremod.environment.settings(): JAX keeps what it compiles by equal calls, and what is compiled depends on them.
     environment: tuple = ()
 
@@ -63,6 +66,11 @@ class Call(NamedTuple):
     def is_paged(self):
         """Whether key and value are a paged KV cache."""
         return isinstance(self.place, (Paged, RaggedPaged))
+
+    @property
+    def has_backward(self):
+        """Whether its problem may have one: neither pages nor FP8 caches have gradients."""
+        return not self.is_paged and self.dtype_kv is None
 
     @property
     def kv_layout(self):
@@ -80,10 +88,11 @@ class Call(NamedTuple):
     def bound(self):
         """The names of the arrays after the operands (docs/reference/problem.md), in their order."""
         options = ((self.lengths, "lengths_kv"), (self.sink, "sink"), (self.dropout, "dropout_keys"))
+        of_call = FACTORS if self.dtype_kv is None else OF_CACHE
         return (
             *(() if self.place is None else self.place.bound),
             *(name for given, name in options if given),
-            *FACTORS[: self.factors],
+            *of_call[: self.factors],
             *GRADIENT_FACTORS[: self.gradient_factors],
         )
 
@@ -112,9 +121,9 @@ class TracedCall(NamedTuple):
 
 
 def dtype_of(q, k, v, *, on_xla=False, float8=False):
-    """The dtype of query, key and value. Raises UnsupportedError for float64, which only attention as XLA operations takes. float8: whether they
-    may be FP8."""
-    allowed = ("f32", "f16", "bf16") + (("e4m3", "e5m2") if float8 else ())
+    """The dtype of query. Raises UnsupportedError for float64, which only attention as XLA operations takes. float8: whether all may be FP8, or key
+    and value alone."""
+    wide = ("f32", "f16", "bf16")
     dtypes = {"query": q.dtype, "key": k.dtype, "value": v.dtype}
     if set(dtypes.values()) == {np.dtype(np.float64)}:
         if on_xla:
@@ -123,11 +132,16 @@ def dtype_of(q, k, v, *, on_xla=False, float8=False):
             "expected query, key and value of float32, float16 or bfloat16, found float64, which JAX makes of Python's and NumPy's numbers with "
             'jax_enable_x64: convert them with .astype(jnp.float32), or compute in float64 on XLA with backend="xla"'
         )
-    if len(set(dtypes.values())) != 1 or _DTYPE_NAMES.get(np.dtype(q.dtype)) not in allowed:
-        found = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
-        names = "float32, float16, bfloat16, float8_e4m3fn or float8_e5m2" if float8 else "float32, float16 or bfloat16"
-        raise InvalidArgumentError(f"expected query, key and value of one dtype, {names}; found {found}")
-    return q.dtype
+    of_query, of_key, of_value = (_DTYPE_NAMES.get(np.dtype(dtype)) for dtype in dtypes.values())
+    fitting = (of_query, *FLOAT8_NAMES) if float8 else (of_query,)  # of key and value
+    if of_query in FLOAT8_NAMES:
+        fitting = (of_query,) if float8 else ()
+    if of_query in (*wide, *FLOAT8_NAMES) and of_key == of_value and of_key in fitting:
+        return q.dtype
+    if float8:
+        raise wrong_dtypes(dtypes, f"convert key and value: key.astype({q.dtype})" if of_query in wide else "convert them")
+    found = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
+    raise InvalidArgumentError(f"expected query, key and value of one dtype, float32, float16 or bfloat16; found {found}")
 
 
 def split_scale(scale):
@@ -135,10 +149,7 @@ def split_scale(scale):
     if scale is None:
         return None, None
     if isinstance(scale, numbers.Real) and not isinstance(scale, bool):
-        number = finite(scale, "scale")
-        if abs(number) > np.finfo(np.float32).max:
-            raise InvalidArgumentError(f"scale: expected a number that float32 holds, found {scale!r}")
-        return number, None
+        return finite_scale(scale), None
     if not isinstance(scale, (jax.Array, np.ndarray)) or scale.shape != () or not jnp.issubdtype(scale.dtype, jnp.floating):
         raise InvalidArgumentError(f"scale: expected a finite number or a scalar float array, found {scale!r}")
     return 1.0, jnp.asarray(scale, jnp.float32)
@@ -152,9 +163,10 @@ def _fields_of(call, q, k, backward):
         ("given_deltas", call.given_deltas),
         ("lengths", {"kv": True} if call.lengths else None),
         ("sink", "learned" if call.sink else None),
+        ("dtype_kv", call.dtype_kv),
         ("dtype_o", call.dtype_o),
         # bfloat16 holds every FP8 number.
-        ("dtype_d_o", "bf16" if backward and call.dtype_o in ("e4m3", "e5m2") else None),
+        ("dtype_d_o", "bf16" if backward and call.dtype_o in FLOAT8_NAMES else None),
         ("amax_o", call.amax_o),
     )
     return {name: value for name, value in given if value} | ({} if call.place is None else call.place.fields(call.layout, q, k))
@@ -177,8 +189,11 @@ def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
         named["sink"] = OperandTensor(_DTYPE_NAMES[np.dtype(sink.dtype)], tuple(sink.shape), wanted is None or number in wanted)
     if call.dropout_places:
         named["dropout_keys"] = OperandTensor("i32", tuple(bound["dropout_keys"][1].shape))
+    sizes = call.sizes(q, k, v)
+    if call.dtype_kv is not None:
+        named |= dict.fromkeys(OF_CACHE, OperandTensor("f32", (sizes.heads_kv,), False))
     return problem_json(
-        Sizes(*map(known, call.sizes(q, k, v))),  # pyright: ignore[reportArgumentType]
+        Sizes(*map(known, sizes)),  # pyright: ignore[reportArgumentType]
         call.program,
         described,
         dtype=_DTYPE_NAMES[np.dtype(q.dtype)],

@@ -9,9 +9,6 @@ own, with a plain mask: a band, nothing or all (scoremod.shard_distance). Equal 
 from __future__ import annotations
 
 import functools
-import math
-import numbers
-import operator
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -20,13 +17,15 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from scoremod.callback_arguments import AtLeast
 from scoremod.environment import settings
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.jax.arrays import tensors
 from scoremod.jax.call import Call, dtype_of, problem_text, split_scale
 from scoremod.jax.differentiate import attend
-from scoremod.jax.dropout import PLACED_WORDS, WHOLE, Places, at_places, call_keys, checked_rate
+from scoremod.jax.deals import Deal, OfArrays, OfNodes, stripe, unstripe
+from scoremod.jax.dropout import PLACED_WORDS, WHOLE, at_places, call_keys, checked_rate
 from scoremod.jax.kept_programs import warn_of_kept_programs
 from scoremod.jax.fallbacks import warn_of_xla
 from scoremod.jax.lengths_and_sinks import bounded, checked_sink, with_sink
@@ -35,6 +34,7 @@ from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.reverse_mode import reverse_mode_only
 from scoremod.jax.ring import Ring, ring_attention
 from scoremod.jax.open_sizes import check_numbers
+from scoremod.jax.sequences import Sequences
 from scoremod.jax.selection import XLA, compiled, memory_of, platform_of, selection_of
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
@@ -42,6 +42,8 @@ from scoremod.program import AXES
 from scoremod.shard_distance import Shards
 from scoremod.signatures import Backends, Layout, Modifier, NewSizes
 from scoremod.sizes import sizes_of
+
+__all__ = ("context_parallel_attention", "stripe", "unstripe")
 
 RING, ALL_GATHER = "ring", "all_gather"
 STRATEGIES = (ALL_GATHER, RING)
@@ -60,9 +62,11 @@ def context_parallel_attention(
     score_mod_bprop_tensors: Mapping[str, ArrayLike] | None = None,
     trust_bprop: bool = False,
     strategy: Literal["ring", "all_gather"] = "ring",
-    striped: bool | int = False,
+    striped: bool | int | Literal["dual_chunk_swap"] = False,
     scale: ArrayLike | None = None,
-    layout: Layout = "BSHD",
+    layout: Layout | Literal["THD"] = "BSHD",
+    q_offsets: ArrayLike | None = None,
+    kv_offsets: ArrayLike | None = None,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
     return_lse: bool = False,
@@ -87,20 +91,24 @@ def context_parallel_attention(
     strategy : {"ring", "all_gather"}
         "ring" passes keys and values around: no shard ever holds more than two parts of them beside its own, forward and backward. "all_gather"
         gathers them, as backend="xla" and fallback="xla" always do.
-    striped : bool or int
+    striped : bool, int or "dual_chunk_swap"
         Which positions a shard has: the next block of them without it. A number of tokens deals them out in stripes of so many, in turn; True is
-        1. With a causal mask every shard then has as much to do. stripe() and unstripe() reorder a sequence.
+        1. With "dual_chunk_swap" shard r of n has chunks r and 2 * n - 1 - r of 2 * n. With a causal mask every shard then has as much to do.
+        stripe() and unstripe() reorder a sequence.
     dropout_key : key of jax.random, optional
         One for all shards. flex_attention of the whole sequence drops the same weights.
     lengths : integer array [batch], optional
         The lengths of the whole sequences, on every shard.
+    q_offsets, kv_offsets : integer array [batch + 1], optional
+        Varlen sequences, with layout="THD": this shard's tokens are its part of those of all sequences, [tokens / shards, heads, dim]. The offsets
+        count all tokens, and are the same on every shard; a sequence may lie on several. The functions see b and positions as flex_attention's do.
     score_mod, mask_mod, scale, layout, dropout_rate, return_lse, sink, backend, backends, new_sizes, fallback
         flex_attention's.
 
     Returns
     -------
     array or (array, array)
-        The output of this shard's queries, or (output, LSE) with return_lse.
+        The output of this shard's queries, or (output, LSE) with return_lse. The LSE is [batch, heads, seq], or [tokens, heads] with q_offsets.
 
     Raises
     ------
@@ -115,22 +123,53 @@ def context_parallel_attention(
         raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
     query, key, value = tensors(query, key, value)
     check_numbers("context_parallel_attention", query, key, value)
+    shards = _shards_over(axis_name)
+    sequences = _sequences(query, key, value, q_offsets, kv_offsets, layout, shards, dropout_rate)
+    if sequences is not None:
+        query, key, value, layout = query[None], key[None], value[None], "BSHD"
     sizes = sizes_of(layout, query, key, value)
-    if lengths is not None:
-        mask_mod = bounded(mask_mod, lengths, sizes.batch)
-    if sink is not None:
-        sink = checked_sink(sink, sizes.heads_q)
-    with_lse = bool(return_lse) or sink is not None
-    deal = _Deal.of(_shards_over(axis_name), sizes, striped)
+    deal = Deal.of(shards, sizes, striped)
     callbacks = (score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop)
     if trust_bprop or any(each is not None for each in callbacks[:-1]):
         whole = deal.whole(sizes)
-        score_mod = graph_modifier(tuple(whole[axis] for axis in AXES), score_mod, *callbacks)
-    shard = lax.axis_index(axis_name).astype(jnp.int32)
-    gather = functools.partial(deal.gathered, axis_name=axis_name, axis=layout.index("S"))
+        of_scores = (sequences.batch, sizes.heads_q, *map(AtLeast, sequences.longest())) if sequences else tuple(whole[axis] for axis in AXES)
+        score_mod = graph_modifier(of_scores, score_mod, *callbacks)
+    if lengths is not None:
+        mask_mod = bounded(mask_mod, lengths, sequences.batch if sequences else sizes.batch)
+    if sequences is not None:
+        score_mod, mask_mod = sequences.score_mod(score_mod), sequences.mask_mod(mask_mod)
+    if sink is not None:
+        sink = checked_sink(sink, sizes.heads_q)
     rate = checked_rate(dropout_rate)
     dropout = [call_keys(dropout_key, jnp.arange(sizes.batch, dtype=jnp.int32))] if rate else []
     selection = selection_of(backend, backends, new_sizes)
+    chosen = (selection, strategy, fallback, axis_name)
+    results = _attention(query, key, value, score_mod, mask_mod, deal, sizes, scale, layout, rate, dropout, sink, bool(return_lse), *chosen)
+    if sequences is None:
+        return results
+    return (results[0][0], results[1][0].T) if return_lse else results[0]
+
+
+def _sequences(query, key, value, q_offsets, kv_offsets, layout, shards, dropout_rate):
+    """The Sequences of all shards' tokens; None for dense tensors."""
+    if q_offsets is None and kv_offsets is None:
+        if layout == "THD":
+            raise InvalidArgumentError('q_offsets: expected them beside layout="THD", found none; give the offsets of all tokens')
+        return None
+    if dropout_rate:
+        raise UnsupportedError(
+            "dropout_rate: expected none beside q_offsets in context parallelism, found one: what is dropped follows from places in sequences, which a "
+            "shard of packed tokens has none of. Pad the sequences, with lengths="
+        )
+    query, key, value = (jax.ShapeDtypeStruct((shards * x.shape[0], *x.shape[1:]) if x.ndim else (), x.dtype) for x in (query, key, value))
+    return Sequences(query, key, value, q_offsets, kv_offsets, layout)
+
+
+def _attention(query, key, value, score_mod, mask_mod, deal, sizes, scale, layout, rate, dropout, sink, return_lse, selection, strategy, fallback, axis_name):
+    """The output of dense arrays, or (output, LSE); called by context_parallel_attention, to whose caller warnings point."""
+    with_lse = return_lse or sink is not None
+    shard = lax.axis_index(axis_name).astype(jnp.int32)
+    gather = functools.partial(deal.gathered, axis_name=axis_name, axis=layout.index("S"))
     if selection is not None:
         try:
             dtype_of(query, key, value)
@@ -142,15 +181,15 @@ def context_parallel_attention(
         except UnsupportedError as error:
             if fallback is None:
                 raise
-            warn_of_xla(error, 2)
+            warn_of_xla(error, 3)
         else:
-            warn_of_finite_masks(part.call.program, part.sources, memory if part.ring is None else None, 2)
+            warn_of_finite_masks(part.call.program, part.sources, memory if part.ring is None else None, 3)
             operands = [shard if isinstance(source, _Shard) else source.array() for source in part.sources]
             if part.ring is None:
                 key, value = gather(key), gather(value)
-                operands += [at_places(keys, (deal.places(deal.queries), shard), (WHOLE, 0)) if part.call.dropout_places else keys for keys in dropout]
+                operands += [at_places(keys, (deal.places(deal.queries, shard), shard), (WHOLE, 0)) if part.call.dropout_places else keys for keys in dropout]
             else:
-                warn_of_kept_programs(platform, 2)
+                warn_of_kept_programs(platform, 3)
                 operands += dropout
             sinks = [] if sink is None else [sink]
             query, key, value, *operands = vary_alike([query, key, value, *operands, *sinks, shard])[:-1]
@@ -158,7 +197,7 @@ def context_parallel_attention(
                 query, key, value, *operands = reverse_mode_only("context_parallel_attention", query, key, value, *operands)
             sink = operands.pop() if sinks else None
             if part.ring is not None:
-                return ring_attention(part.ring, query, key, value, tuple(operands), sink, with_lse=bool(return_lse))
+                return ring_attention(part.ring, query, key, value, tuple(operands), sink, with_lse=return_lse)
             results = attend(part.call, query, key, value, tuple(operands), with_lse=with_lse)
             return _with_sink(*(results if with_lse else (results, None)), sink, layout, return_lse)  # pyright: ignore[reportCallIssue]
     else:
@@ -168,7 +207,7 @@ def context_parallel_attention(
     if dropout:
         queries = jnp.arange(deal.queries, dtype=jnp.int32)
         of_keys = jnp.arange(deal.keys * deal.shards, dtype=jnp.int32)
-        dropout = [jnp.zeros_like(queries), deal.position(_OfArrays, deal.queries, shard, queries), of_keys, *dropout]
+        dropout = [jnp.zeros_like(queries), deal.position(OfArrays, deal.queries, shard, queries), of_keys, *dropout]
     query, key, value, _ = vary_alike([query, gather(key), gather(value), shard])
     o, lse, _ = xla_attention(query, key, value, *functions, scale=scale, layout=layout, dropout=(rate, dropout))
     return _with_sink(o, lse, sink, layout, return_lse)
@@ -202,69 +241,6 @@ def _with_sink(o, lse, sink, layout, return_lse):
     return (o, lse) if return_lse else o
 
 
-def stripe(array: ArrayLike, shards: int, axis: int, tokens: int = 1) -> jax.Array:
-    """A sequence in the order in which context_parallel_attention(striped=tokens) deals it out: its blocks are the shards.
-
-    Each of `shards` blocks has stripes of so many tokens in turn.
-
-    Parameters
-    ----------
-    array : array
-        Of any shape and dtype.
-    shards : int
-        The number of shards along the mesh's axis.
-    axis : int
-        The dimension of the sequence, whose length is a multiple of shards * tokens.
-    tokens : int
-        The tokens of a stripe.
-
-    Returns
-    -------
-    array
-        A copy of the array's shape, which gradients flow through.
-
-    Raises
-    ------
-    InvalidArgumentError
-        For a length that is no such multiple.
-    """
-    return _reordered("stripe", array, axis, (-1, shards, tokens))
-
-
-def unstripe(array: ArrayLike, shards: int, axis: int, tokens: int = 1) -> jax.Array:
-    """The array in the order that it had before stripe() of the same shards, axis and tokens.
-
-    Parameters
-    ----------
-    array : array
-        Of any shape and dtype.
-    shards : int
-        The number of shards along the mesh's axis.
-    axis : int
-        The dimension of the sequence, whose length is a multiple of shards * tokens.
-    tokens : int
-        The tokens of a stripe.
-
-    Returns
-    -------
-    array
-        A copy of the array's shape, which gradients flow through.
-
-    Raises
-    ------
-    InvalidArgumentError
-        For a length that is no such multiple.
-    """
-    return _reordered("unstripe", array, axis, (shards, -1, tokens))
-
-
-def _reordered(name, array, axis, shape):
-    first, stripes = jnp.moveaxis(array, axis, 0), -math.prod(shape)
-    if stripes < 1 or len(first) % stripes:
-        raise InvalidArgumentError(f"{name}: expected a length along axis {axis} that is a multiple of shards * tokens, {stripes}, found {len(first)}")
-    return jnp.moveaxis(first.reshape(*shape, *first.shape[1:]).swapaxes(0, 1).reshape(first.shape), 0, axis)
-
-
 class _Shard(NamedTuple):
     """The operand that holds the number of the queries' shard, or how much larger it is than the keys'."""
 
@@ -277,104 +253,22 @@ class _Shard(NamedTuple):
         return {"queries": "number of the queries' shard", "distance": "the queries' shard's number less the keys'"}[self.of]
 
 
-class _Deal(NamedTuple):
-    """Which positions each shard has."""
-
-    shards: int
-    queries: int  # that a shard has
-    keys: int
-    tokens: int  # of a stripe; 0 for blocks
-
-    @classmethod
-    def of(cls, shards, sizes, striped):
-        if not isinstance(striped, numbers.Integral) or striped < 0:
-            raise InvalidArgumentError(f"striped: expected True, False or a number of tokens, found {striped!r}")
-        for length in (sizes.seq_q, sizes.seq_kv):
-            if striped and length % striped:
-                raise InvalidArgumentError(f"striped: expected a divisor of each shard's length, {length}, found {striped!r}")
-        return cls(shards, sizes.seq_q, sizes.seq_kv, int(striped))
-
-    def whole(self, sizes):
-        """axis -> size of the score of the whole sequences."""
-        return {**sizes.axes(), "q_idx": self.queries * self.shards, "kv_idx": self.keys * self.shards}
-
-    def position(self, compute, length, shard, local):
-        """The position of a shard's local index in the whole sequence. compute: _OfArrays or _OfNodes, whichever the others are."""
-        within, step = local, length
-        if self.tokens:
-            step = self.tokens
-            stripe, place = (local, 0) if step == 1 else (compute.by("floor_div", local, step), compute.by("mod", local, step))
-            within = compute.by("mul", stripe, self.shards * step)
-            within = compute.add(within, place) if step > 1 else within
-        return compute.add(within, compute.by("mul", shard, step))
-
-    def places(self, length):
-        """The positions of all of a shard's indices."""
-        return Places(self.tokens, self.tokens, self.shards * self.tokens) if self.tokens else Places(length)
-
-    def gathered(self, array, axis_name, axis):
-        """Keys or values of all shards, in the order of their positions."""
-        if self.shards == 1:
-            return array
-        before, after = array.shape[:axis], array.shape[axis + 1 :]
-        # Along a dimension of their own, which comes first, shards are gathered as they lie; along the sequence XLA would transpose before, too.
-        parts = lax.all_gather(array, axis_name=axis_name).reshape(self.shards, *before, -1, self.tokens or array.shape[axis], *after)
-        return jnp.moveaxis(parts, 0, axis + 1).reshape(*before, -1, *after)
-
-    def at_positions(self, function, shard, query_argument):
-        """A function of positions, None too, as one of local indices of queries and of gathered keys."""
-        if function is None:
-            return None
-
-        @functools.wraps(function)
-        def of_indices(*arguments):
-            arguments = list(arguments)
-            arguments[query_argument] = self.position(_OfArrays, self.queries, shard, arguments[query_argument])
-            return function(*arguments)
-
-        return of_indices
-
-
-class _OfArrays:
-    """Arithmetic on JAX's integers."""
-
-    @staticmethod
-    def add(x, y):
-        return x + y
-
-    @staticmethod
-    def by(op, x, number):
-        return {"mul": operator.mul, "floor_div": operator.floordiv, "mod": operator.mod}[op](x, number)
-
-
-class _OfNodes:
-    """Arithmetic on nodes of a program."""
-
-    def __init__(self, builder):
-        self._builder = builder
-
-    def add(self, x, y):
-        return self._builder.op("add", x, y)
-
-    def by(self, op, x, number):
-        return self._builder.op(op, x, self._builder.constant(number, "i32"))
-
-
 class _Traced(NamedTuple):
     """A call that the functions were traced to."""
 
     call: Call
-    sources: list
+    sources: list[Any]
     ring: Ring | None  # None where keys are gathered, and of one shard
-    deal: _Deal
+    deal: Deal
 
     def check_runs(self, query, key, value, platform):
         """Raises UnsupportedError where a backend can't run a part."""
         arrays = [jax.eval_shape(source.array) if not isinstance(source, _Shard) else _INDEX for source in self.sources]
         keys = [jax.ShapeDtypeStruct((query.shape[self.call.axis("B")], PLACED_WORDS), jnp.int32)] if self.call.dropout else []
-        shards = self.deal.shards if self.ring is None else 1
+        chunks, shards = (1, self.deal.shards) if self.ring is None else (self.deal.chunks, 1)
         at = self.call.axis("S")
-        key, value = (jax.ShapeDtypeStruct((*x.shape[:at], shards * x.shape[at], *x.shape[at + 1 :]), x.dtype) for x in (key, value))
+        sized = lambda x, length: jax.ShapeDtypeStruct((*x.shape[:at], length, *x.shape[at + 1 :]), x.dtype)  # noqa: E731
+        query, key, value = (sized(x, shards_of * x.shape[at] // chunks) for x, shards_of in ((query, 1), (key, shards), (value, shards)))
         parts = [(self.call, range(len(arrays)))] if self.ring is None else [part for part in self.ring.parts if part.call is not None]
         for call, order in parts:
             problem = problem_text(call, query, key, value, [*(arrays[i] for i in order), *keys], backward=False, stats=True)
@@ -385,12 +279,14 @@ _INDEX = jax.ShapeDtypeStruct((), jnp.int32)
 
 
 def _traced(score_mod, mask_mod, arrays, deal, strategy, scale, layout, sizes, rate, selection, axis_name):
+    dealt = deal.of_chunks() if strategy == RING else deal  # a ring's parts are of two chunks
+
     def query_position(tracer, local):
-        return deal.position(_OfNodes(tracer.builder), deal.queries, tracer.operands.call_value(_Shard("queries")), local)
+        return dealt.position(OfNodes(tracer.builder), dealt.queries, tracer.operands.call_value(_Shard("queries")), local)
 
     def key_position(tracer, local):
         shard, distance = (tracer.operands.call_value(_Shard(of)) for of in ("queries", "distance"))
-        return deal.position(_OfNodes(tracer.builder), deal.keys, tracer.builder.op("sub", shard, distance), local)
+        return dealt.position(OfNodes(tracer.builder), dealt.keys, tracer.builder.op("sub", shard, distance), local)
 
     number, array = split_scale(scale)
     alone = deal.shards == 1  # whose local indices are positions: the call is flex_attention's
@@ -400,5 +296,6 @@ def _traced(score_mod, mask_mod, arrays, deal, strategy, scale, layout, sizes, r
     if alone or strategy == ALL_GATHER:
         return _Traced(call, sources, None, deal)
     places = (next((i for i, source in enumerate(sources) if source == _Shard(of)), None) for of in ("queries", "distance"))
-    shards = Shards(*places, deal.shards, (deal.queries, deal.keys))  # pyright: ignore[reportCallIssue]
-    return _Traced(call, sources, Ring.of(call, axis_name, shards, (deal.places(deal.queries), deal.places(deal.keys))), deal)
+    shards = Shards(*places, dealt.shards, (dealt.queries, dealt.keys))  # pyright: ignore[reportCallIssue]
+    of_indices = dealt.places(dealt.queries, None), dealt.places(dealt.keys, None)
+    return _Traced(call, sources, Ring.of(call, axis_name, shards, of_indices, deal.chunks), deal)

@@ -10,7 +10,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from scoremod import lse_gradient
 from scoremod.jax.attention_primitives import backward, forward
-from scoremod.jax.float8 import gradient_of_numbers, gradients_of_arrays, refuse_lse_gradient, split_gradient_factors
+from scoremod.jax.float8 import gradient_of_numbers, gradients_of_arrays, refuse_cache_gradients, refuse_lse_gradient, split_gradient_factors
 from scoremod.jax.kept_results import named_results
 from scoremod.jax.reverse_mode import reverse_mode_only
 from scoremod.jax.sequences import gathered, gathered_lengths, token_offsets
@@ -23,6 +23,8 @@ def attend(call, q, k, v, operands, *, with_lse):
 
     operands: an array for each operand of call.program, then the other runtime arguments (call.bound); for FP8 arrays also the factors of their
         gradients."""
+    if call.dtype_kv is not None:
+        return _attend_cache(call, q, k, v, operands, with_lse=with_lse)
     if call.is_paged:
         return _attend_paged(call, q, k, v, operands, with_lse=with_lse)
     compute = attention_lse_and_max if call.max_logit or call.amax_o else attention_and_lse if with_lse else attention
@@ -35,6 +37,23 @@ def attend(call, q, k, v, operands, *, with_lse):
         return results
     o, lse, *largest = results  # pyright: ignore[reportGeneralTypeIssues]
     return (o, *[lse] * bool(with_lse), *map(jax.lax.stop_gradient, largest))
+
+
+def _attend_cache(call, q, k, v, operands, *, with_lse):
+    compute = _JITTED_CACHE if jax.sharding.get_abstract_mesh().manual_axes else cache_attention
+    q, k, v, *operands = reverse_mode_only("flex_attention", q, k, v, *operands)
+    results = compute(call, bool(with_lse), q, k, v, tuple(operands))
+    return results if with_lse or call.max_logit else results[0]  # pyright: ignore[reportIndexIssue]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def cache_attention(call, with_lse, q, k, v, operands):
+    """The results in a tuple, of an FP8 KV cache, which has no derivative."""
+    return tuple(forward(call, q, k, v, operands, with_lse=with_lse))
+
+
+def _forward_rule_of_cache(call, with_lse, q, k, v, operands):
+    refuse_cache_gradients(q, k, v, operands)
 
 
 def _attend_paged(call, q, k, v, operands, *, with_lse):
@@ -168,8 +187,10 @@ def with_lse_columns(call, v, o, d_o, d_lse):
     return lse_gradient.with_lse_columns(jnp, v, o, d_o, call.as_rows(d_lse), rounded, by_row_sum=by_row_sum)
 
 
+cache_attention.defvjp(_forward_rule_of_cache, lambda *_: None, symbolic_zeros=True)  # pyright: ignore[reportArgumentType]
 paged_attention.defvjp(_forward_rule_of_pages, _backward_rule_of_pages)
 attention.defvjp(_forward_rule, _backward_rule, symbolic_zeros=True)
 attention_and_lse.defvjp(_forward_rule_with_lse, _backward_rule_with_lse, symbolic_zeros=True)
 attention_lse_and_max.defvjp(_forward_rule_with_lse, _backward_rule_with_lse, symbolic_zeros=True)
 _JITTED = {compute: jax.jit(compute, static_argnums=0) for compute in (attention, attention_and_lse, attention_lse_and_max)}
+_JITTED_CACHE = jax.jit(cache_attention, static_argnums=(0, 1))

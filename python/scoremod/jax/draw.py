@@ -11,10 +11,9 @@ from jax.typing import ArrayLike
 
 from scoremod.drawing import picture
 from scoremod.jax.api import CallOptions, trace_call
-from scoremod.jax.operands import Read
+from scoremod.jax.operands import called
 from scoremod.program import operand_name
 from scoremod.signatures import Layout, Modifier
-from scoremod.user_functions import names_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,5 +56,4 @@ def draw(
     if traced.call.scale is not None:
         problem["scale"] = traced.call.scale
     arrays = {operand_name(i): np.asarray(source.array()) for i, source in enumerate(traced.sources)}
-    read = {operand_name(i): source.base.array for i, source in enumerate(traced.sources) if isinstance(source, Read)}
-    return picture(problem, arrays, names_of(read, (score_mod, mask_mod)), **options)
+    return picture(problem, arrays, called(traced.sources, (score_mod, mask_mod)), **options)

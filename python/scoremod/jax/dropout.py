@@ -6,7 +6,6 @@ the batch's number in its counters, and an offset of the heads. Each batch keeps
 also has the places of its queries and keys in the whole: int32 [batch, 10].
 """
 
-import numbers
 from typing import NamedTuple
 
 import jax
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from scoremod.arguments import dropout_rate
 from scoremod.errors import InvalidArgumentError
 
 _WORD0, _WORD1, _BATCH, _HEAD = range(4)
@@ -21,9 +21,7 @@ _WORD0, _WORD1, _BATCH, _HEAD = range(4)
 
 def checked_rate(rate):
     """The rate as float32 has it."""
-    if isinstance(rate, bool) or not isinstance(rate, numbers.Real) or not 0 <= rate < 1:  # pyright: ignore[reportOperatorIssue]
-        raise InvalidArgumentError(f"dropout_rate: expected a number of at least 0 and below 1, found {rate!r}")
-    return float(np.float32(rate))
+    return float(np.float32(dropout_rate(rate, "dropout_rate")))
 
 
 def call_keys(key, batches):

@@ -1,17 +1,18 @@
-"""FP8 arrays: query, key and value as float8_e4m3fn or float8_e5m2, each with a descale factor: value = stored * descale.
+"""FP8 arrays: query, key and value as float8_e4m3fn or float8_e5m2, or key and value alone, each with a descale factor: value = stored * descale.
 
 The factors are arrays of the call after its operands and dropout keys: descale_q, descale_k, descale_v, and scale_o with an FP8 output, as in
 docs/reference/problem.md. Derivatives take them for constants. The factors of the gradients come last, and the problem has none of them: its backward
 reads and writes gradients of the descaled values, in bfloat16.
-"""
 
-import numbers
+With key and value alone in FP8, a KV cache, descale_k and descale_v are the only factors, one for each KV head, and nothing has gradients.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.float8_factors import OF_CACHE, cache_gradient, check_cache_factor, check_factors_fit, is_number, wrong_factor
 from scoremod.jax.call import GRADIENT_FACTORS
 
 FLOAT8 = {jnp.dtype(jnp.float8_e4m3fn): "e4m3", jnp.dtype(jnp.float8_e5m2): "e5m2"}
@@ -27,18 +28,20 @@ def output_dtype(call, q):
     return q.dtype if call.dtype_o is None else next(dtype for dtype, name in _OUTPUTS.items() if name == call.dtype_o)
 
 
-def checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return_amax_o):
-    """(factors, name of the output's dtype) of a call's arguments, the gradients' factors last; ([], None) where query isn't FP8.
+def cache_dtype(query, key):
+    """The name of the dtype of an FP8 KV cache under a query of more bits; None for other arrays."""
+    return FLOAT8[jnp.dtype(key.dtype)] if is_float8(key) and not is_float8(query) else None
 
-    gradient_scales: GRADIENT_FACTORS by name."""
+
+def checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return_amax_o, cache_heads=None):
+    """(factors, name of the output's dtype) of a call's arguments, the gradients' factors last; ([], None) where neither query nor key is FP8.
+
+    gradient_scales: GRADIENT_FACTORS by name. cache_heads: the KV heads of an FP8 cache; None where key and value are none."""
     given = {**descales, "scale_o": scale_o, **gradient_scales, "out_dtype": out_dtype, "return_amax_o": return_amax_o or None}
     if not is_float8(query):
-        for name, value in given.items():
-            if value is not None:
-                raise InvalidArgumentError(
-                    f"{name}: expected none beside a query of {query.dtype}, found one; it goes with query, key and value of float8_e4m3fn or float8_e5m2"
-                )
-        return [], None
+        of_cache = () if cache_heads is None else OF_CACHE
+        check_factors_fit(query.dtype, given, of_cache)
+        return [factor_of_heads(name, given[name], cache_heads) for name in of_cache], None
     try:
         out = jnp.dtype(jnp.bfloat16 if out_dtype is None else out_dtype)
     except TypeError:
@@ -59,20 +62,25 @@ def checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return
     return [_factor(name, value) for name, value in factors.items()], _OUTPUTS[out]  # pyright: ignore[reportArgumentType]
 
 
-def counts(factors):
-    """How many of a call's factors its problem binds, and how many are its gradients'."""
-    of_gradients = len(GRADIENT_FACTORS) if factors else 0
+def counts(factors, dtype_kv=None):
+    """How many of a call's factors its problem binds, and how many are its gradients', of which calls with an FP8 cache have none."""
+    of_gradients = len(GRADIENT_FACTORS) if factors and dtype_kv is None else 0
     return len(factors) - of_gradients, of_gradients
 
 
-def _factor(name, value):
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        if not 0 < value <= np.finfo(np.float32).max:  # pyright: ignore[reportOperatorIssue]
-            raise InvalidArgumentError(f"{name}: expected a positive finite number, found {value!r}")
+def factor_of_heads(name, value, heads):
+    """The factor of key or value in a cache, for each KV head: a mesh that divides heads divides it with them."""
+    check_cache_factor(name, value)
+    is_list = isinstance(value, (jax.Array, np.ndarray)) and jnp.issubdtype(value.dtype, jnp.floating) and value.shape == (heads,)
+    return jax.lax.stop_gradient(jnp.asarray(value, jnp.float32)) if is_list else jnp.broadcast_to(_factor(name, value, heads), (heads,))
+
+
+def _factor(name, value, heads=None):
+    if is_number(name, value):
         return jnp.float32(value)
     is_array = isinstance(value, (jax.Array, np.ndarray, np.generic)) and jnp.issubdtype(value.dtype, jnp.floating)
     if not is_array or np.size(value) != 1:
-        raise InvalidArgumentError(f"{name}: expected a positive number or a float array of one element, found {value!r}")
+        raise wrong_factor(name, value, "array", heads)
     return jax.lax.stop_gradient(jnp.asarray(value, jnp.float32).reshape(()))
 
 
@@ -92,13 +100,22 @@ def gradients_of_arrays(call, arrays, gradients, operand_gradients, factors):
     upstream = factors["descale_d_o"] if call.dtype_o in FLOAT8.values() else jnp.float32(1)
     scaled = [x.astype(jnp.float32) * (upstream * factors[name]) for x, name in zip(gradients, GRADIENT_FACTORS)]
     operand_gradients = [(x.astype(jnp.float32) * upstream).astype(x.dtype) for x in operand_gradients]
-    return [_saturated(x, array.dtype) for x, array in zip(scaled, arrays)], operand_gradients
+    return [saturated(x, array.dtype) for x, array in zip(scaled, arrays)], operand_gradients
 
 
-def _saturated(x, dtype):
+def saturated(x, dtype):
     """x in a dtype, saturated at its largest number; NaN stays."""
     largest = float(jnp.finfo(dtype).max)
     return jnp.clip(x, -largest, largest).astype(dtype)
+
+
+def refuse_cache_gradients(query, key, value, operands):
+    """Raises UnsupportedError, where a gradient was asked for of a call with an FP8 KV cache. The arguments say whether they are perturbed."""
+    asked = [name for name, array in (("query", query), ("key", key), ("value", value)) if array.perturbed] or ["a captured array"]
+    stopped = asked[0] if asked[0] in ("query", "key", "value") else "the array"
+    raise cache_gradient(
+        asked[0], f"Call it with jax.lax.stop_gradient({stopped}), or convert key and value: key.astype({query.value.dtype}), times its factor"
+    )
 
 
 def refuse_lse_gradient(call):

@@ -12,7 +12,6 @@ from jax.extend import core
 from jax.typing import ArrayLike
 
 from scoremod.callback_arguments import AtLeast, check_callbacks, check_names, refuse_positions, shape_of_scores
-from scoremod.errors import InvalidArgumentError
 from scoremod.jax.api import flex_attention, placed_of
 from scoremod.jax.arrays import known_array
 from scoremod.jax.arrays import tensors as arrays_of
@@ -106,12 +105,10 @@ def score_sizes(layout, query, key, value, options):
 
 def graph_modifier(sizes, score_mod, score_mod_bprop=None, score_mod_tensors=None, score_mod_bprop_tensors=None, trust_bprop=False):
     """The score_mod of flex_attention that fused_attention's callbacks are, for scores of score_sizes(); None without one."""
-    check_callbacks(score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors)
-    if trust_bprop and score_mod_bprop is None:
-        raise InvalidArgumentError("trust_bprop requires score_mod_bprop; give it, or leave trust_bprop out")
+    check_callbacks(score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop)
     if score_mod is None:
         return None
-    tensors = _arrays("score_mod_tensors", score_mod_tensors, sizes)
+    tensors, bprop_tensors = _arrays("score_mod_tensors", score_mod_tensors, sizes), {}
     if score_mod_bprop is not None:
         bprop_tensors = _arrays("score_mod_bprop_tensors", score_mod_bprop_tensors, sizes)
         same = {  # the name in the forward of a tensor of the backward that is one of the forward's

@@ -68,8 +68,7 @@ def check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, siz
     comparison = _Comparison(jaxpr, arguments)
     found = (_first_difference if comparison.is_known else _first_difference.__wrapped__)(comparison)
     if found is not None:
-        remedy = "leave it out to have it derived, or give trust_bprop=True where it is to differ"
-        raise InvalidArgumentError(text_of(found, scores, upstream, remedy))
+        raise InvalidArgumentError(text_of(found, scores, upstream))
 
 
 def _has_rules(jaxpr):

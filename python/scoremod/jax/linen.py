@@ -231,7 +231,7 @@ class MultiHeadAttention(nn.Module):
             o = within_length(o, key, first)
         return nn.DenseGeneral(self.out_features or features, axis=(-2, -1), name="out", **self._dense())(o)
 
-    def _dense(self):
+    def _dense(self) -> dict[str, Any]:
         return {
             "use_bias": self.use_bias,
             "dtype": self.dtype,

@@ -14,7 +14,8 @@ from jax import lax
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.arrays import beyond_int32, too_wide
 from scoremod.operand_reads import OperandReads
-from scoremod.program import AXES
+from scoremod.program import AXES, operand_name
+from scoremod.user_functions import names_of
 
 # The type that an array's elements have in a program; narrow integers are widened before, and 64 bits cut to 32.
 OPERAND_TYPES = {
@@ -87,6 +88,11 @@ class Computed(NamedTuple):
 
     def describe(self):
         return "computed by XLA" if self.value.deps else "scalar"
+
+
+def called(sources, functions):
+    """operand's name -> the name by which the functions read its captured array."""
+    return names_of({operand_name(i): source.base.array for i, source in enumerate(sources) if isinstance(source, Read)}, functions)
 
 
 class Operands:

@@ -21,7 +21,7 @@ _ALWAYS = {
     "float32_logits": ((True, False), "leave it out: scores are float32"),
     "max_segments_per_seq": (range(1, 2**31), "give a number of at least 1: there may be any number of segments"),
     "context_parallel_axis": (("",), "use scoremod.jax.context_parallel.context_parallel_attention inside jax.shard_map"),
-    "context_parallel_causal_load_balanced": ((False,), "use context_parallel_attention(..., striped=True)"),
+    "context_parallel_causal_load_balanced": ((False,), 'use context_parallel_attention(..., striped="dual_chunk_swap")'),
     "context_parallel_strategy": (("DEFAULT", "default"), "use context_parallel_attention(..., strategy=)"),
     "stripe_size": ((None,), "use context_parallel_attention(..., striped=)"),
     "context_checkpoint_name": (("context",), "policies of jax.checkpoint know the results by scoremod.jax.CHECKPOINT_NAMES"),

@@ -16,11 +16,12 @@ from scoremod.jax.linear_rules import is_multiple_of_first
 from scoremod.jax.manual_axes import type_like
 from scoremod.jax.shard_casts import without_casts, without_last_sums
 from scoremod.jax.values import Equation, literal
+from scoremod.multiples import NOT_A_MULTIPLE
 
 _FLOAT = jax.ShapeDtypeStruct((), jnp.float32)
 
 _NO_SCALARS = "has a derivative rule of its own, and arguments or results that are no float32 scalars"
-_NOT_LINEAR = "has a derivative rule of its own that is not known to be a multiple of the gradient that it is given, and a program's derivative is"
+_NOT_LINEAR = f"has a derivative rule of its own {NOT_A_MULTIPLE}"
 
 
 def with_own_derivative(tracer, equation, inputs, results, where, debug_info):

@@ -40,7 +40,7 @@ def trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, opti
         operands = [jax.eval_shape(source.array) for source in sources]
     fields = {"place": place, "lengths": placed is not None and placed.is_paged, "sink": sink is not None}
     call = Call(program, layout, number, selection, **options._asdict(), **fields, environment=settings())
-    problem = problem_text(call, query, key, value, operands, backward=not call.is_paged, stats=True)
+    problem = problem_text(call, query, key, value, operands, backward=call.has_backward, stats=True)
     return TracedCall(call, sources, operands, problem, has_open_sizes)
 
 

@@ -8,7 +8,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from scoremod.errors import InvalidArgumentError
+from scoremod.float8_factors import needless_page_factor
 from scoremod.jax.arrays import host_numbers, jax_array
+from scoremod.jax.float8 import factor_of_heads, is_float8, saturated
 
 
 def append_to_pages(
@@ -19,6 +21,9 @@ def append_to_pages(
     page_table: ArrayLike,
     lengths: ArrayLike,
     offsets: ArrayLike | None = None,
+    *,
+    descale_k: ArrayLike | None = None,
+    descale_v: ArrayLike | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """A paged KV cache with new keys and values in it.
 
@@ -36,6 +41,9 @@ def append_to_pages(
         How many keys each sequence has with the new ones, which come last; flex_attention takes the same.
     offsets : integer array [batch + 1], optional
         Sequence b has the new tokens from offsets[b] up to offsets[b + 1]: flex_attention's q_offsets. Tokens in no sequence are not written.
+    descale_k, descale_v : float or float array of one element or [KV heads], optional
+        Of FP8 pages, flex_attention's: new numbers of 16 or 32 bits are divided by them, and rounded. Magnitudes beyond the dtype's largest number
+        saturate; NaN stays NaN.
 
     Returns
     -------
@@ -50,6 +58,7 @@ def append_to_pages(
     k_pages, v_pages, key, value = (jax_array(name, x) for name, x in (("k_pages", k_pages), ("v_pages", v_pages), ("key", key), ("value", value)))
     table, ends = _integers("page_table", page_table, 2), _integers("lengths", lengths, 1)
     batch = table.shape[0]
+    key, value = _quantized("descale_k", key, k_pages, descale_k), _quantized("descale_v", value, v_pages, descale_v)
     _check(k_pages, v_pages, key, value, 4 if offsets is None else 3)
     if ends.shape != (batch,):
         raise InvalidArgumentError(f"lengths: expected a length for each of page_table's {batch} rows, found shape {ends.shape}")
@@ -72,6 +81,15 @@ def append_to_pages(
     return tuple(pool.at[page, position].set(new, mode="drop") for pool, new in ((k_pages, key), (v_pages, value)))  # pyright: ignore[reportReturnType]
 
 
+def _quantized(name, new, pool, descale):
+    """New numbers [..., KV heads, dim] as FP8 pages store them, with their factor, which `name` names; as they are without one."""
+    if descale is None or pool.ndim != 4 or new.shape[-2:] != pool.shape[2:]:  # which _check() refuses
+        return new
+    if not is_float8(pool) or is_float8(new) or not jnp.issubdtype(new.dtype, jnp.floating):
+        raise needless_page_factor(name, pool.dtype, new.dtype)
+    return saturated(new.astype(jnp.float32) / factor_of_heads(name, descale, pool.shape[2])[:, None], pool.dtype)
+
+
 def _integers(name, given, rank):
     array = jax_array(name, given)
     if array.ndim != rank or not jnp.issubdtype(array.dtype, jnp.integer):
@@ -88,7 +106,10 @@ def _check(k_pages, v_pages, key, value, rank):
         if new.ndim != rank:
             what = "[tokens, KV heads, dim] with offsets" if rank == 3 else "[batch, sequence, KV heads, dim] without offsets"
             raise InvalidArgumentError(f"{name}: expected {what}, found shape {new.shape}")
-        if new.shape[-2:] != pool.shape[2:] or new.shape[:-1] != key.shape[:-1] or new.dtype != pool.dtype:
+        is_of_shape = new.shape[-2:] == pool.shape[2:] and new.shape[:-1] == key.shape[:-1]
+        if is_of_shape and is_float8(pool) and not is_float8(new):
+            raise InvalidArgumentError(f"{name}: expected {pool.dtype}, as the pages have, found {new.dtype}; give descale_{name[0]}")
+        if not is_of_shape or new.dtype != pool.dtype:
             raise InvalidArgumentError(
                 f"{name}: expected {pool.dtype} with {pool.shape[2]} heads and a head dim of {pool.shape[3]}, as the pages have, alike for key and value; "
                 f"found {new.dtype} of shape {new.shape}"

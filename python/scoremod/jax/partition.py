@@ -120,7 +120,7 @@ def letters_of(call, tensors, results):
 def _bound_letters(call, name):
     """The letters of an argument after the operands. Batches are its rows, which varlen sequences keep together."""
     if name in FACTORS or name in GRADIENT_FACTORS:
-        return ""
+        return "" if call.dtype_kv is None else "K"
     if name == "sink":
         return "H"
     if call.is_ragged:
@@ -191,12 +191,21 @@ class Shards:
         """The one head of k or v that a shard reads, where every shard has all of them; any other tensor as it is."""
         if name not in ("k", "v") or not self._reads_one_head:
             return array
-        return lax.dynamic_slice_in_dim(array, self._head_read(array), 1, self._call.head_axis_of_keys())
+        axis = self._call.head_axis_of_keys()
+        return lax.dynamic_slice_in_dim(array, self._head_read(array.shape[axis]), 1, axis)
 
-    def _head_read(self, k):
-        """The KV head that a shard reads, where it reads one of all of k's."""
+    def _head_read(self, heads):
+        """The KV head that a shard reads, where it reads one of all of them."""
         shard = lax.axis_index(self._axes["H"]).astype(jnp.int32)
-        return shard * k.shape[self._call.head_axis_of_keys()] // self._count("H")
+        return shard * heads // self._count("H")
+
+    def _own_bound(self, name, array, q):
+        """A shard's argument after the operands."""
+        if name == "dropout_keys":
+            return at_head(array, self._first("H", q))
+        if self._reads_one_head and self._call.dtype_kv is not None and name in FACTORS:
+            return lax.dynamic_slice_in_dim(array, self._head_read(array.shape[0]), 1)
+        return array
 
     def _combined(self, result, output, k):
         """A result with what other shards have of it. k: as the shard got it."""
@@ -205,7 +214,7 @@ class Shards:
             shape = (*output.shape[:axis], k.shape[axis], *output.shape[axis + 1 :])
             whole = jnp.zeros(shape, jnp.float32)
             output_dtype = output.dtype
-            output = lax.dynamic_update_slice_in_dim(whole, output.astype(jnp.float32), self._head_read(k), axis)
+            output = lax.dynamic_update_slice_in_dim(whole, output.astype(jnp.float32), self._head_read(k.shape[axis]), axis)
             return lax.psum(output, self._axes["H"]).astype(output_dtype)
         if result == "amax":
             axes = tuple(axis for axes in self._axes.values() for axis in axes)
@@ -217,7 +226,7 @@ class Shards:
         """(call, numbers, operands) of a shard: all its arrays after the tensors, and the number of each in the whole call, None for those that
         only the shard has."""
         count = len(self._call.program.operands)
-        bound = [at_head(x, self._first("H", q)) if name == "dropout_keys" else x for name, x in zip(self._call.bound(), operands[count:])]
+        bound = [self._own_bound(name, x, q) for name, x in zip(self._call.bound(), operands[count:])]
         call, order, offsets = self.with_global_indices(q)
         numbers = [*(number if number < count else None for number in order), *range(count, count + len(bound))]
         return call, numbers, [*((operands[:count] + offsets)[number] for number in order), *bound]

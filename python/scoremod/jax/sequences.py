@@ -147,7 +147,8 @@ def _checked(name, offsets, tokens, longest):
     array = jax_array(name, offsets)
     if array.ndim != 1 or array.shape[0] < 2 or not jnp.issubdtype(array.dtype, jnp.integer):
         raise InvalidArgumentError(f"{name}: expected an integer array [batch + 1], found {array.dtype} of shape {array.shape}")
-    known = _known(array)
+    # Within jax.shard_map what is made of NumPy's numbers is traced.
+    known = _known(array) if isinstance(offsets, jax.Array) else np.asarray(offsets)
     if known is None:
         return array  # its values are not known here
     if known[0] < 0 or known[-1] > tokens or (np.diff(known) < 0).any():

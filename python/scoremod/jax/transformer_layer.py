@@ -82,5 +82,5 @@ class TransformerLayer(nn.Module):
 
     def _mlp(self, x):
         features = x.shape[-1]
-        types = {"use_bias": self.use_bias, "dtype": self.dtype, "param_dtype": self.param_dtype}
+        types: dict[str, Any] = {"use_bias": self.use_bias, "dtype": self.dtype, "param_dtype": self.param_dtype}
         return nn.Dense(features, name="mlp_out", **types)(nn.gelu(nn.Dense(self.mlp_features or 4 * features, name="mlp_in", **types)(x)))

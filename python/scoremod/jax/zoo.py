@@ -1,4 +1,4 @@
-"""Ready-made score_mods and mask_mods for flex_attention: those of docs/reference/zoo.md, with the same names and formulas.
+"""Ready-made score_mods and mask_mods for flex_attention: those of `scoremod docs zoo`, with the same names and formulas.
 
 Each function returns a function. Arrays may be of JAX, traced and learned, or of NumPy, or lists.
 """

@@ -17,6 +17,7 @@ from scoremod.explanation import Explanation, Operand
 from scoremod.torch.api import flex_attention
 from scoremod.torch.context_parallel import context_parallel_attention
 from scoremod.torch.explain import draw, explain, support
+from scoremod.torch.fallbacks import fallback_counts
 from scoremod.torch.flash_registration import register
 from scoremod.torch.fused_attention import fused_attention
 from scoremod.torch.merged import merge
@@ -37,6 +38,7 @@ __all__ = [
     "create_mask",
     "draw",
     "explain",
+    "fallback_counts",
     "flex_attention",
     "fused_attention",
     "merge",

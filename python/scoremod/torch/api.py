@@ -13,7 +13,7 @@ from scoremod.places import FACTORS
 from scoremod.query_positions import named
 from scoremod.torch.attention_ops import attention, refuse_tangents
 from scoremod.torch.block_masks import mask_of
-from scoremod.torch.call import FLOAT8, TENSOR_DTYPES, check_dtypes, check_places
+from scoremod.torch.call import FLOAT8, TENSOR_DTYPES, check_dtypes, check_places, has_float8_cache
 from scoremod.torch.call_options import NO_OFFSETS, CallSpec, check_flags, options_of
 from scoremod.torch.captures import Extents, learned
 from scoremod.torch.changing_numbers import numbers_of, open_trace, opened
@@ -76,7 +76,7 @@ def flex_attention(
     """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call; torch.nn.attention.flex_attention's signature.
 
     The functions may close over tensors: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and to every
-    captured float tensor. docs/guide/functions.md says what the functions can be made of.
+    captured float tensor. `scoremod docs functions` says what the functions can be made of.
 
     Parameters
     ----------
@@ -125,11 +125,11 @@ def flex_attention(
         exp(sink) is added to the sum of each softmax, and no value goes with it. It has a gradient. The LSE counts it; a query without any key
         has LSE sink.
     backends : list of str or str, optional
-        Who may run it: names in order, and names to leave out with a "-" before them, as a list or with commas (docs/guide/gpus.md).
+        Who may run it: names in order, and names to leave out with a "-" before them, as a list or with commas (`scoremod docs gpus`).
     deterministic : bool, optional
         Whether the gradients must be the same bits each time; without it what torch.use_deterministic_algorithms says.
     new_sizes : {"wait", "serve"}, optional
-        "wait" for the fastest backend's plan where a size has none yet, or "serve": run a ready plan meanwhile (docs/guide/serving.md).
+        "wait" for the fastest backend's plan where a size has none yet, or "serve": run a ready plan meanwhile (`scoremod docs serving`).
     q_start : int, integer Tensor [batch] or "bottom_right", optional
         The index of the first query in its sequence, as in a step of decoding with a cache; a tensor is on query's device. It is added to q_idx, so
         that q_idx >= kv_idx keeps all keys up to the query. No value of it compiles anything. With "bottom_right" each sequence's last query
@@ -141,7 +141,9 @@ def flex_attention(
         The probability in [0, 1) with which each weight is dropped; the others grow by 1 / (1 - dropout_p). Which ones follows from PyTorch's CPU
         generator (torch.manual_seed).
     descale_q, descale_k, descale_v : float or float Tensor of one element, optional
-        Positive factors of FP8 tensors, value = stored * descale, on query's device; 1 without it. Derivatives take them for constants.
+        Positive factors of FP8 tensors, value = stored * descale, on query's device; 1 without it. Derivatives take them for constants. Key and value
+        alone may be FP8, as a KV cache under a query of 16 or 32 bits: descale_k and descale_v must then be given, may be [KV heads], and nothing has
+        gradients.
     scale_o : float or float Tensor of one element, optional
         The factor of the output before it is rounded to FP8. Magnitudes beyond the dtype's largest number saturate.
     out_dtype : dtype, optional
@@ -203,7 +205,7 @@ def flex_attention(
     if is_sharded(query):
         if q_offsets is not None or kv_offsets is not None or page_table is not None:
             raise UnsupportedError("q_offsets, page_table: expected none beside DTensors, found them; call flex_attention with each process' own sequences")
-        check_without_factors(query, "DTensors")
+        check_without_factors(query, key, "DTensors")
         sharded, batch = Sharded(query, key, value, offsets), query.shape[0]
         query, key, value = sharded.tensors
         if lengths is not None:
@@ -216,7 +218,8 @@ def flex_attention(
         o, lse, largest = sharded.results(rows[0], rows[1], rows[2], sink)
         amax = None
     else:
-        bound, place, longest, covers, dtype_o, of_float8 = (), None, (None, None), True, None, {}
+        bound, place, longest, covers, dtype_o = (), None, (None, None), True, None
+        of_float8: dict[str, Any] = {}
         # Arguments that most calls lack are skipped, for each call would pay for looking.
         is_placed = q_offsets is not None or kv_offsets is not None or page_table is not None or max_length is not None or lengths is not None
         if is_placed or sink is not None:
@@ -224,11 +227,11 @@ def flex_attention(
             if placed is not None:
                 place, longest, covers = placed.place, placed.longest, placed.covers
         has_factors = descale_q is not None or descale_k is not None or descale_v is not None or scale_o is not None or out_dtype is not None
-        if has_factors or return_amax_o or getattr(query, "dtype", None) in FLOAT8:
+        if has_factors or return_amax_o or getattr(query, "dtype", None) in FLOAT8 or getattr(key, "dtype", None) in FLOAT8:
             check_places(query, key, value)
             descales = {"descale_q": descale_q, "descale_k": descale_k, "descale_v": descale_v}
-            factors, dtype_o = factors_of(query, descales, scale_o, out_dtype, return_amax_o)
-            of_float8 = {"dtype_o": None if dtype_o is None else TENSOR_DTYPES.get(dtype_o), "amax_o": bool(return_amax_o), "factors": len(factors)}
+            factors, dtype_o = factors_of(query, key, descales, scale_o, out_dtype, return_amax_o)
+            of_float8 = {**_options_of_float8(query, key, factors, dtype_o), "amax_o": bool(return_amax_o)}
             bound = (*bound, *factors)
         arguments = query, key, value, score_mod, mask_mod, dropout, bound, bool(enable_gqa), with_lse
         spec = CallSpec(
@@ -277,13 +280,24 @@ def _sink_of_heads(sink, query):
     return (sink.to(torch.float32) if sink.dtype == torch.float64 else sink).contiguous()
 
 
+def _options_of_float8(query, key, factors, dtype_o) -> dict[str, Any]:
+    """The fields of CallSpec that say of which dtypes FP8 tensors are, and how many factors they have."""
+    return {
+        "dtype_o": None if dtype_o is None else TENSOR_DTYPES.get(dtype_o),
+        "factors": len(factors),
+        "dtype_kv": FLOAT8[key.dtype] if has_float8_cache(query, key) else None,
+    }
+
+
 def call_of_arguments(query, key, value, block_mask, mask_mod, scale, backends, sequences, sink):
     """(mask_mod, tensors of Call.bound(), Call without its program) of a call that isn't run. sequences: the arguments that say where they lie."""
     mask_mod = mask_of(block_mask, mask_mod, query, key, any(each is not None for each in sequences[:3]))
     mask_mod, bound, placed = _bound(query, key, value, mask_mod, *sequences, sink=sink)
     place, longest = (None, (None, None)) if placed is None else (placed.place, placed.longest)
-    factors, dtype_o = factors_of(query, dict.fromkeys(FACTORS[:3]), None, None, False)
-    of_float8 = {"dtype_o": None if dtype_o is None else TENSOR_DTYPES.get(dtype_o), "factors": len(factors)}
+    # A call that isn't run needs no factor of an FP8 cache.
+    given = dict.fromkeys(FACTORS[:3]) | (dict.fromkeys(FACTORS[1:3], 1.0) if has_float8_cache(query, key) else {})
+    factors, dtype_o = factors_of(query, key, given, None, None, False)
+    of_float8 = _options_of_float8(query, key, factors, dtype_o)
     return mask_mod, (*bound, *factors), options_of(CallSpec(scale, backends, place=place, longest=longest, sink=sink is not None, **of_float8))
 
 
@@ -298,6 +312,7 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
     offsets = options.offsets if options.offsets is not NO_OFFSETS and options.has_offsets else None
     structure = options if offsets is None else options.structure()
     is_short = functions is not None and covers and is_plain(query, key, value, *captured, *bound)
+    kind = None
     if is_short:
         query, key, value = in_autocast_dtype(query, key, value)
         kind = kind_of(functions, (*captured, *bound), query, key, value, enable_gqa, with_lse, structure)
@@ -312,7 +327,7 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
             if call is not None and (offsets is None or call.serves(offsets)):
                 return call(query, key, value, [*captured, *numbers_of(call.numbers, changed, query.device)], bound, dropout, offsets, out)
     check_places(query, key, value)
-    if is_empty(query, key, value, options):
+    if is_empty(query, key, value, options, () if covers else bound[: 1 if options.is_paged else 2]):
         query, key, value = in_autocast_dtype(query, key, value)
         return of_nothing(query, key, value, bound, options, captured)
     given = query, key, value
@@ -383,7 +398,7 @@ def learned_by_call(query, key, value, score_mod, mask_mod, enable_gqa, spec):
 
 
 def _traced(query, key, value, score_mod, mask_mod, enable_gqa, options):
-    check_without_factors(query, "context_parallel_attention")
+    check_without_factors(query, key, "context_parallel_attention")
     query, key, value, extents = checked(query, key, value, (), enable_gqa, options)
     functions, captured = key_of(score_mod, mask_mod)
     traced, sources, _ = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
@@ -429,7 +444,7 @@ def _by_operator(query, part, dropout, with_lse):
 
 def in_autocast_dtype(*tensors: torch.Tensor) -> Any:
     """The tensors in the dtype that torch.autocast asks for."""
-    if not torch._C._is_any_autocast_enabled():  # a sixth of the time that asking for one device takes
+    if not torch._C._is_any_autocast_enabled():  # pyright: ignore[reportPrivateUsage]  # a sixth of the time that asking for one device takes
         return tensors
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):

@@ -1,4 +1,4 @@
-"""The nodes of a score program that each of aten's scalar operations becomes.
+"""The nodes of a score program that each of aten's scalar operations becomes, and scoremod::surrogate.
 
 RULES: the operation's name without overload -> rule(operands, arguments, options) -> node, or None where these can't be expressed. arguments and
 options are the operation's, with Values for tensors; `operands` makes nodes of them (aten_operands.Operands).
@@ -69,6 +69,7 @@ RULES = {
     "isfinite": rules.is_finite_rule,
     "isnan": rules.is_nan,
     "isinf": rules.is_infinite,
+    "scoremod::surrogate": rules.surrogate,
     "_to_copy": rules.convert,
     # These move, name or join elements; a single one stays what it is.
     **dict.fromkeys(("clone", "alias", "lift_fresh", "lift_fresh_copy", "unsqueeze", "squeeze", "view", "_unsafe_view", "reshape", "expand"), rules.same),

@@ -164,6 +164,10 @@ def negation(operands, arguments, options):
     return operands.builder.op("not", operands.node(arguments[0], "bool")) if operands.type == "bool" else None
 
 
+def surrogate(operands, arguments, options):
+    return operands.builder.op("surrogate", *(operands.node(each, "f32") for each in arguments))
+
+
 def where(operands, arguments, options):
     if len(arguments) != 3:
         return None

@@ -1,13 +1,12 @@
 """The comparison of a backward callback with the derived derivative."""
 
-import warnings
-
 import numpy as np
 import torch
 
 from scoremod.bounded_cache import BoundedCache
 from scoremod.callback_samples import MASK_CONSTANT, MASK_LIKE, SAMPLES, drawn, first_difference, random_elements, text_of
 from scoremod.errors import InvalidArgumentError
+from scoremod.torch.fallbacks import warn_of_uncompared
 from scoremod.torch.recorded_graph import INDICES, element, evaluated
 
 # Recordings and the looks of their tensors that were found alike.
@@ -50,11 +49,7 @@ def _difference_in_graph(forward, backward, looks, same, places):
     elements = {name: _elements_of_look(same.get(name) or name, dtype, number) for name, dtype, number in looks}
     text = _difference(forward, backward, looks, elements, places)
     if text is not None and any(same.get(name, name) is None and number is None for name, _, number in looks):
-        warnings.warn(
-            "score_mod_bprop: it was not compared with the derivative of score_mod, since torch.compile reads no numbers of a tensor that it alone reads; "
-            "the derived one runs. Leave it out",
-            stacklevel=2,
-        )
+        warn_of_uncompared(2)
         return None
     return text
 
@@ -79,7 +74,7 @@ def _difference(forward, backward, looks, elements, places):
         derived = torch.zeros(SAMPLES) if derived is None else derived
         kept = (value > MASK_LIKE) & ~((value <= MASK_CONSTANT) & (derived == 0))
         found = first_difference(*(torch.where(kept, each, 0).detach().numpy() for each in (derived, given)))
-        return None if found is None else text_of(found, scores, upstream, "leave it out to have it derived")
+        return None if found is None else text_of(found, scores, upstream)
 
 
 def _of_elements(steps):

@@ -8,6 +8,7 @@ import torch
 
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.float8_factors import wrong_dtypes
 from scoremod.places import FACTORS, Paged, Ragged, RaggedPaged
 from scoremod.program import Node, OperandDecl, Program, operand_name
 from scoremod.signatures import Memory
@@ -53,6 +54,7 @@ class Call(NamedTuple):
     factors: int = 0  # the number of FACTORS that a call with FP8 tensors has
     new_sizes: str | None = None  # as Attention's
     q_start: bool = False  # whether the offsets are a q_start alone
+    dtype_kv: str | None = None  # of an FP8 KV cache under a query of more bits
 
     def text(self):
         return json.dumps(self)
@@ -76,6 +78,11 @@ class Call(NamedTuple):
         """Whether key and value are a paged KV cache."""
         return self.place in (PAGED, MIXED)
 
+    @property
+    def has_backward(self):
+        """Whether its problem may have one: neither pages nor FP8 caches have gradients."""
+        return not self.is_paged and self.dtype_kv is None
+
     def limits(self):
         """The axes that may have more indices than any sequence needs."""
         return ("q_idx", "kv_idx") if self.place == RAGGED else ("q_idx",) if self.place == MIXED else ()
@@ -83,7 +90,12 @@ class Call(NamedTuple):
     def bound(self):
         """The names of the tensors after the operands (docs/reference/problem.md), in their order."""
         of_place = () if self.place is None else _PLACES[self.place].bound
-        return (*of_place, *["lengths_kv"] * self.lengths, *["sink"] * self.sink, *FACTORS[: self.factors])
+        return (*of_place, *["lengths_kv"] * self.lengths, *["sink"] * self.sink, *self.factor_names())
+
+    def factor_names(self):
+        """The names of the factors. A query of more bits than its keys has none."""
+        first = 0 if self.dtype_kv is None else 1
+        return FACTORS[first : first + self.factors]
 
     def output_dtype(self, q):
         """That of the output of a call with this query."""
@@ -108,10 +120,11 @@ class Call(NamedTuple):
         """The most tokens of a sequence, or what it takes for all to have room in one: some tokens may be in none."""
         return tokens if most is None else max(most, -(-tokens // sequences))
 
-    def sizes(self, q, k, v, bound):
-        """The Sizes of these tensors."""
+    def sizes(self, q, k, v, bound, *, may_be_empty=False):
+        """The Sizes of these tensors. may_be_empty: as sizes_of() has it."""
         placed = self.placed(q, k, bound)
-        return sizes_of(LAYOUT, q, k, v) if placed is None else placed.sizes(LAYOUT, q, k, v)
+        of = sizes_of if placed is None else placed.sizes
+        return of(LAYOUT, q, k, v, may_be_empty=may_be_empty)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -129,6 +142,12 @@ def call_of(text):
 def structure_of(text):
     """The text of Call.structure()."""
     return call_of(text).structure().text()
+
+
+@functools.lru_cache(maxsize=1024)
+def of_any_lengths(text):
+    """structure_of() without the most tokens of a ragged sequence, which come with a call as its other sizes do."""
+    return call_of(text)._replace(longest=(None, None)).text()
 
 
 @functools.lru_cache(maxsize=1024)
@@ -159,15 +178,25 @@ def check_places(query, key, value):
         raise UnsupportedError(f"expected tensors on {' or '.join(MEMORY)}, found {query.device}")
 
 
+def check_rank(name, tensor):
+    """Raises InvalidArgumentError for a tensor that has neither the dimensions of a batch nor those of sequences one after the other."""
+    if tensor.dim() not in (3, 4):
+        raise InvalidArgumentError(
+            f"{name}: expected 4 dimensions [batch, heads, sequence, dim], or 3, [tokens, heads, dim], with q_offsets, found shape {tuple(tensor.shape)}"
+        )
+
+
+def has_float8_cache(query, key):
+    """Whether keys are FP8 and queries are not."""
+    return query.dtype not in FLOAT8 and key.dtype in FLOAT8
+
+
 def check_dtypes(query, key, value):
-    """Raises InvalidArgumentError unless query, key and value have one of the dtypes that scoremod computes in."""
+    """Raises InvalidArgumentError unless query, key and value have one of the dtypes that scoremod computes in. Key and value may be FP8 alone."""
     tensors = {"query": query, "key": key, "value": value}
-    dtypes = {tensor.dtype for tensor in tensors.values()}
-    if len(dtypes) != 1 or TENSOR_DTYPES.get(query.dtype) not in ("f32", "f16", "bf16", *FLOAT8.values()):
-        found = ", ".join(f"{name} {str(tensor.dtype).removeprefix('torch.')}" for name, tensor in tensors.items())
+    is_known = TENSOR_DTYPES.get(query.dtype) in ("f32", "f16", "bf16", *FLOAT8.values())
+    if not is_known or key.dtype != value.dtype or (key.dtype != query.dtype and not has_float8_cache(query, key)):
         remedy = "convert them"
         if query.dtype in (torch.float32, torch.float16, torch.bfloat16):
-            remedy = f"convert key and value, which a cache may hold in fewer bits: key.to({query.dtype}), times its factor if it has one"
-        raise InvalidArgumentError(
-            f"expected query, key and value of one dtype, float32, float16, bfloat16, float8_e4m3fn or float8_e5m2; found {found}; {remedy}"
-        )
+            remedy = f"convert key and value: key.to({query.dtype})"
+        raise wrong_dtypes({name: str(tensor.dtype).removeprefix("torch.") for name, tensor in tensors.items()}, remedy)

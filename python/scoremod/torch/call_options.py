@@ -6,10 +6,9 @@ import numbers
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
-from scoremod.arguments import backend_names, check_new_sizes, finite, int32
+from scoremod.arguments import backend_names, check_new_sizes, dropout_rate, finite_scale, int32
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, WrongTypeError
 from scoremod.signatures import Backends, NewSizes
@@ -17,7 +16,6 @@ from scoremod.torch.call import MIXED, PAGED, Call
 
 # The offsets of a call that says nothing of a larger problem, by identity.
 NO_OFFSETS = Offsets()
-_MOST_DROPOUT = float(np.nextafter(np.float32(1), np.float32(0)))
 
 
 class CallSpec(NamedTuple):
@@ -40,6 +38,7 @@ class CallSpec(NamedTuple):
     dtype_o: str | None = None
     amax_o: bool = False
     factors: int = 0
+    dtype_kv: str | None = None
 
     def in_graph(self) -> tuple[Any, ...]:
         """The values in one row, as Dynamo takes an argument of an operator."""
@@ -66,9 +65,7 @@ def options_of(spec: CallSpec) -> Call:
     if scale is not None:
         if not isinstance(scale, numbers.Real):
             raise InvalidArgumentError(f"scale: expected a number, found {scale!r:.100}; a learned factor goes into score_mod")
-        scale = finite(scale, "scale")
-        if abs(scale) > np.finfo(np.float32).max:
-            raise InvalidArgumentError(f"scale: expected a number that float32 holds, found {scale!r}")
+        scale = finite_scale(scale)
     check_new_sizes(new_sizes)
     check_offsets(offsets)
     given, offsets = (
@@ -78,15 +75,13 @@ def options_of(spec: CallSpec) -> Call:
     if any(offset < 0 for offset in offsets):
         raise InvalidArgumentError(f"offsets: expected numbers that are not negative, found {offsets}")
     deterministic = torch.are_deterministic_algorithms_enabled() if deterministic is None else bool(deterministic)
-    if not isinstance(dropout_p, numbers.Real) or not 0 <= np.float32(dropout_p) < 1:
-        raise InvalidArgumentError(f"dropout_p: expected a number from 0 to below 1, in float32 at most {_MOST_DROPOUT!r}, found {dropout_p!r:.100}")
     return Call(
         None,
         scale,
         tuple(backend_names(backends)),
         deterministic,
         NO_OFFSETS if given is NO_OFFSETS else offsets,
-        float(dropout_p),
+        dropout_rate(dropout_p, "dropout_p"),
         bool(spec.with_max),
         place=place,
         longest=tuple(spec.longest),
@@ -97,6 +92,7 @@ def options_of(spec: CallSpec) -> Call:
         factors=spec.factors,
         new_sizes=new_sizes,
         q_start=q_start,
+        dtype_kv=spec.dtype_kv,
     )
 
 

@@ -10,7 +10,7 @@ from scoremod.environment import settings
 from scoremod.open_attention import OpenAttention, PreparedSizes
 from scoremod.problem import OperandTensor, ProblemTemplate, named_operands
 from scoremod.sizes import Sizes
-from scoremod.torch.call import DTYPE_NAMES, FLOAT8, LAYOUT, MEMORY, MIXED, RAGGED, TENSOR_DTYPES, call_of, check_dtypes, structure_of
+from scoremod.torch.call import DTYPE_NAMES, FLOAT8, LAYOUT, MEMORY, MIXED, RAGGED, TENSOR_DTYPES, call_of, check_dtypes, of_any_lengths, structure_of
 from scoremod.torch.covered_tokens import covered_tokens
 from scoremod.torch.looks import Look, dense
 from scoremod.torch.prepared_calls import Direction
@@ -59,7 +59,7 @@ class CompiledProblem:
             """The Look that x has to have: it is where q is."""
             return Look(shape or x.shape, x.stride(), dtype, q.device)
 
-        looks = {"q": look(q, q.dtype), "k": look(k, q.dtype), "v": look(v, q.dtype)}
+        looks = {name: look(x, x.dtype) for name, x in (("q", q), ("k", k), ("v", v))}
         looks["o"] = look(o, call.output_dtype(q), torch.Size([*q.shape[:-1], v.shape[-1]]))
         in_program = len(call.program.operands)
         of_operands = [
@@ -100,7 +100,9 @@ def _described(q, k, v, o, operands, call, wanted):
     described = [OperandTensor(DTYPE_NAMES[operand.dtype], tuple(operand.shape), i in wanted, operand.stride()) for i, operand in enumerate(operands)]
     count = len(call.program.operands)
     placed = call.placed(q, k, operands[count:])
-    named = {"sink": described[count + call.bound().index("sink")]} if call.sink else None
+    # Scales of KV heads have a shape that the problem doesn't know.
+    bound = zip(call.bound(), described[count:], strict=True)
+    named = {name: each for name, each in bound if name == "sink" or (name in call.factor_names() and each.shape)} or None
     sized = None if placed is None else placed.fields(LAYOUT, q, k)
     has_strides = {"q": not call.is_ragged, "k": call.place != RAGGED, "v": call.place != RAGGED, "o": not call.is_ragged}
     lies = {name: x.stride() for (name, has), x in zip(has_strides.items(), (q, k, v, o)) if has}
@@ -144,6 +146,7 @@ def _template_of(call, dtype, backward, stats):
         ("sink", "learned" if call.sink else None),
         ("dtype_o", call.dtype_o),
         ("amax_o", call.amax_o),
+        ("dtype_kv", call.dtype_kv),
     )
     return ProblemTemplate(
         call.program,
@@ -183,7 +186,8 @@ def compiled_problem(q, k, v, o, operands, text, wanted, backward, stats):
         call = call_of(text)
         check_dtypes(q, k, v)
         template = _known_template(text, q.dtype, backward, stats)
-        attention, sizes = _attention_of(_described(q, k, v, o, operands, call, wanted), template, call, key[:8], threads)
+        structure = (of_any_lengths(text), *key[1:8])
+        attention, sizes = _attention_of(_described(q, k, v, o, operands, call, wanted), template, call, structure, threads)
         if backward:
             attention.backward_backend  # refuses a backward that nothing runs, before the forward
         found = _kept[key] = CompiledProblem(attention, call, q, k, v, o, operands, wanted, backward, stats)

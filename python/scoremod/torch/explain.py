@@ -20,14 +20,21 @@ from scoremod.torch.call import MEMORY
 from scoremod.torch.captures import Read
 from scoremod.torch.execution import problem_of
 from scoremod.torch.function_keys import key_of
+from scoremod.torch.graph_modifier import graph_modifier
 from scoremod.torch.kept_traces import kept_trace
+from scoremod.torch.other_arguments import ELSEWHERE
 from scoremod.torch.query_starts import at_positions
 from scoremod.torch.signatures import Lengths, MaskMod, MaxLength, PageTable, QueryStart, ScoreMod
 from scoremod.torch.strides import empty_output, taken, taken_operand
+from scoremod.unknown_arguments import arguments_of, refuse
 from scoremod.user_functions import names_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# Arguments of explain() that make score_mod a callback that builds on a graph.
+CALLBACKS = ("score_mod_tensors", "score_mod_bprop", "score_mod_bprop_tensors", "trust_bprop")
+PLACES = ("q_offsets", "kv_offsets", "page_table", "max_length", "lengths")
 
 
 def explain(
@@ -47,6 +54,7 @@ def explain(
     sink: torch.Tensor | None = None,
     backends: Backends = None,
     q_start: QueryStart = None,
+    **callbacks: Any,
 ) -> Explanation:
     """Explains what becomes of a call, with its backward; of pages the forward, where they are read in place.
 
@@ -56,6 +64,9 @@ def explain(
         flex_attention's.
     enable_gqa : bool
         False refuses fewer heads of key than of query, as flex_attention does where it isn't asked for them.
+    **callbacks
+        fused_attention's score_mod_tensors (which may be empty), score_mod_bprop, score_mod_bprop_tensors and trust_bprop. With any of them score_mod
+        is a callback that builds on a graph. Dimensions are in flex_attention's order.
 
     Returns
     -------
@@ -67,10 +78,17 @@ def explain(
     InvalidArgumentError, UnsupportedError
         As flex_attention.
     """
+    unknown = [name for name in callbacks if name not in CALLBACKS]
+    if unknown:
+        refuse("explain", unknown, [*arguments_of(explain), *CALLBACKS], ELSEWHERE)
     sequences = q_offsets, kv_offsets, page_table, max_length, lengths
+    if callbacks:
+        places = dict(zip((*PLACES, "mask_mod", "q_start"), (*sequences, mask_mod, q_start)))
+        score_mod = graph_modifier(query, key, value, places, score_mod, **callbacks)
     problem, traced, sources, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequences, sink, backends, q_start)
     program = traced.program
-    operands = tuple(_operand(i, source, decl, tensor) for i, (source, decl, tensor) in enumerate(zip(sources, program.operands, tensors)))
+    called = _called(sources, score_mod, block_mask, mask_mod)
+    operands = tuple(_operand(i, source, decl, tensor, called) for i, (source, decl, tensor) in enumerate(zip(sources, program.operands, tensors)))
     compiled = scoremod.explain(problem, backends=backends, memory=MEMORY[query.device.type], device=query.device.index if query.is_cuda else None)
     decide = None
     if q_offsets is None and page_table is None:
@@ -111,9 +129,13 @@ def draw(
         For what flex_attention or scoremod.draw refuses.
     """
     problem, _, sources, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa)
+    return picture(problem, _arrays(tensors), _called(sources, score_mod, block_mask, mask_mod), **options)
+
+
+def _called(sources, score_mod, block_mask, mask_mod):
+    """operand's name -> the name by which the functions read its tensor."""
     read = {operand_name(i): source.base.tensor for i, source in enumerate(sources) if isinstance(source, Read)}
-    functions = score_mod, mask_mod, None if block_mask is None else block_mask.mask_mod
-    return picture(problem, _arrays(tensors), names_of(read, functions), **options)
+    return names_of(read, (score_mod, mask_mod, None if block_mask is None else block_mask.mask_mod))
 
 
 def _arrays(tensors):
@@ -135,14 +157,14 @@ def _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequ
     q, k, v = (taken(tensor.detach()) for tensor in (query, key, value))
     call = options._replace(program=traced.program)
     of_call = [*tensors, *(tensor.detach() for tensor in bound)]
-    backward = not call.is_paged
-    problem = problem_of(q, k, v, empty_output(q, v, call.output_dtype(q)), of_call, call, wanted=range(len(of_call)), backward=backward, stats=True)
+    problem = problem_of(q, k, v, empty_output(q, v, call.output_dtype(q)), of_call, call, wanted=range(len(of_call)), backward=call.has_backward, stats=True)
     return problem, traced, sources, tensors
 
 
-def _operand(number, source, decl, tensor):
+def _operand(number, source, decl, tensor, called):
     dtype, size = str(tensor.dtype).removeprefix("torch."), tensor.numel() * tensor.element_size()
-    return Operand(operand_name(number), source.describe(), decl.axes, tuple(tensor.shape), dtype, size)
+    name = operand_name(number)
+    return Operand(name, source.describe(), decl.axes, tuple(tensor.shape), dtype, size, called.get(name, ""))
 
 
 def support(*arguments: Any, **options: Any) -> dict[str, tuple[str, ...]]:

@@ -18,8 +18,17 @@ class FlexArguments(NamedTuple):
     options: dict[str, Any]
 
 
+def check_ranks(**tensors):
+    """Raises InvalidArgumentError for what is no tensor of 4 dimensions."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() != 4:
+            found = f"shape {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            raise InvalidArgumentError(f"{name}: expected a tensor of 4 dimensions [batch or pages, sequence, heads, dim], found {found}")
+
+
 def of_dense(q, k, v, causal, window_size, softcap, alibi_slopes):
     """The FlexArguments of dense tensors."""
+    check_ranks(q=q, k=k, v=v)
     functions = _functions(causal, window_size, softcap, alibi_slopes)
     # Positions are indices where there are as many queries as keys, which leaves more plans to choose from than offsets do.
     start = None if functions == (None, None) or q.shape[1] == k.shape[1] else "bottom_right"
@@ -41,6 +50,7 @@ def of_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, longest, block_table, seqused
     most = tuple(each if each is None else int(each) for each in longest)
     options = {"q_offsets": cu_seqlens_q, "lengths": seqused_k, "max_length": most}
     if block_table is not None:
+        check_ranks(k=k, v=v)
         k, v = k.transpose(1, 2), v.transpose(1, 2)
         options["page_table"] = block_table
         if seqused_k is None:

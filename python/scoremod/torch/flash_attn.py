@@ -4,7 +4,7 @@ import torch
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.torch.api import flex_attention
-from scoremod.torch.flash_arguments import of_cache, of_dense, of_varlen
+from scoremod.torch.flash_arguments import check_ranks, of_cache, of_dense, of_varlen
 from scoremod.torch.page_append import append_to_pages
 
 _NO_WINDOW = (-1, -1)
@@ -91,6 +91,8 @@ def flash_attn_varlen_func(
     seqused_k: torch.Tensor | None = None,
     s_aux: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
+    k_descale: float | torch.Tensor | None = None,
+    v_descale: float | torch.Tensor | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor, None]:
     """Attention of sequences one after the other, whose keys may be in a paged KV cache. Each last query stands at its sequence's last key.
 
@@ -99,7 +101,7 @@ def flash_attn_varlen_func(
     q : Tensor [tokens, heads, dim]
         float32, float16 or bfloat16, on the CPU or CUDA.
     k, v : Tensor [tokens of the keys, KV heads, dim]
-        Of q's dtype. With a block_table [pages, page size, KV heads, dim], in any strides.
+        Of q's dtype, or float8_e4m3fn or float8_e5m2 without gradients. With a block_table [pages, page size, KV heads, dim], in any strides.
     cu_seqlens_q, cu_seqlens_k : int32 or int64 Tensor [batch + 1]
         Where sequences begin and end, on q's device. Without cu_seqlens_k, seqused_k says how many keys there are in pages.
     max_seqlen_q, max_seqlen_k : int, optional
@@ -115,6 +117,9 @@ def flash_attn_varlen_func(
     out : Tensor [tokens, heads, dim of v], optional
         Takes the output, and is returned, where gradients are off.
 
+    k_descale, v_descale : float or float Tensor of one element or [KV heads], optional
+        Of float8 k and v, which need them: value = stored * descale.
+
     Returns
     -------
     Tensor [tokens, heads, dim of v] of q's dtype, or a tuple of it, the log-sum-exp and None
@@ -126,9 +131,11 @@ def flash_attn_varlen_func(
     UnsupportedError
         For what no backend runs; the message names the reason.
     """
-    most = max_seqlen_q, max_seqlen_k
+    # The longest of sequences that are all empty has 0 tokens.
+    most = tuple(1 if each == 0 else each for each in (max_seqlen_q, max_seqlen_k))
     arguments = of_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, most, block_table, seqused_k, causal, window_size, softcap, alibi_slopes)
-    o, lse = _attend(arguments, softmax_scale, s_aux, dropout_p=dropout_p, deterministic=deterministic or None, out=out)
+    options = {"dropout_p": dropout_p, "deterministic": deterministic or None, "out": out, "descale_k": k_descale, "descale_v": v_descale}
+    o, lse = _attend(arguments, softmax_scale, s_aux, **options)
     return (o, lse.T, None) if return_attn_probs else o
 
 
@@ -193,6 +200,7 @@ def flash_attn_with_kvcache(
         )
     if (k is None) != (v is None):
         raise InvalidArgumentError("k, v: expected both or neither, found one")
+    check_ranks(q=q, k_cache=k_cache, v_cache=v_cache, **({} if k is None else {"k": k, "v": v}))
     batch, room = q.shape[0], k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
     if cache_seqlens is None:
         cache_seqlens = room - (0 if k is None else k.shape[1])

@@ -1,28 +1,25 @@
-"""FP8 tensors: query, key and value as float8_e4m3fn or float8_e5m2, each with a descale factor: value = stored * descale.
+"""FP8 tensors: query, key and value as float8_e4m3fn or float8_e5m2, or key and value alone, each with a descale factor: value = stored * descale.
 
 The factors come last among a call's tensors, in the order of scoremod.places.FACTORS. Derivatives take them for constants.
 """
 
-import numbers
-
-import numpy as np
 import torch
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
-from scoremod.torch.call import FLOAT8, TENSOR_DTYPES
+from scoremod.float8_factors import OF_CACHE, cache_gradient, check_cache_factor, check_factors_fit, is_number, wrong_factor
+from scoremod.torch.call import FLOAT8, TENSOR_DTYPES, check_rank, has_float8_cache
 
 _OUTPUTS = {dtype: name for dtype, name in TENSOR_DTYPES.items() if dtype.is_floating_point}
 
 
-def factors_of(query, descales, scale_o, out_dtype, return_amax_o):
-    """(factors, the output's dtype) of a call's arguments; ((), None) where query isn't FP8. descales: by name."""
+def factors_of(query, key, descales, scale_o, out_dtype, return_amax_o):
+    """(factors, the output's dtype) of a call's arguments; without factors where key isn't FP8, and with None where query isn't. descales: by name."""
     if query.dtype not in FLOAT8:
-        for name, value in {**descales, "scale_o": scale_o, "out_dtype": out_dtype, "return_amax_o": return_amax_o or None}.items():
-            if value is not None:
-                raise InvalidArgumentError(
-                    f"{name}: expected none beside a query of {query.dtype}, found one; it goes with query, key and value of float8_e4m3fn or float8_e5m2"
-                )
-        return (), None
+        of_cache = {name: descales[name] for name in OF_CACHE} if has_float8_cache(query, key) else {}
+        given = {**descales, "scale_o": scale_o, "out_dtype": out_dtype, "return_amax_o": return_amax_o or None}
+        check_factors_fit(query.dtype, given, of_cache)
+        check_rank("key", key)
+        return tuple(factor_of_heads(name, value, query.device, key.shape[1]) for name, value in of_cache.items()), None
     out = torch.bfloat16 if out_dtype is None else out_dtype
     if not isinstance(out, torch.dtype) or out not in _OUTPUTS:
         raise InvalidArgumentError(f"out_dtype: expected one of {', '.join(map(str, _OUTPUTS))}, found {out!r:.100}")
@@ -33,22 +30,41 @@ def factors_of(query, descales, scale_o, out_dtype, return_amax_o):
     return (*factors, *([] if scale_o is None else [_factor("scale_o", scale_o, query.device)])), out
 
 
-def _factor(name, value, device):
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        if not 0 < float(value) <= float(np.finfo(np.float32).max):
-            raise InvalidArgumentError(f"{name}: expected a positive finite number, found {value!r}")
+def factor_of_heads(name, value, device, heads):
+    """The factor of key or value in a cache: one, or one for each KV head."""
+    check_cache_factor(name, value)
+    is_list = isinstance(value, torch.Tensor) and value.numel() != 1
+    if not is_list or not value.is_floating_point() or value.shape != (heads,):
+        return _factor(name, value, device, heads)
+    _check_device(name, value, device)
+    return value.detach().to(torch.float32).contiguous()
+
+
+def _factor(name, value, device, heads=None):
+    if is_number(name, value):
         return torch.full((), float(value), dtype=torch.float32, device=device)
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.numel() != 1:
-        raise InvalidArgumentError(f"{name}: expected a positive number or a float tensor of one element, found {value!r:.100}")
-    if value.device != device:
-        raise InvalidArgumentError(f"{name}: expected a tensor on {device}, where query is, found one on {value.device}; move it")
+        raise wrong_factor(name, value, "tensor", heads)
+    _check_device(name, value, device)
     return value.detach().to(torch.float32).reshape(())
 
 
-def check_without_factors(query, what):
-    """Raises UnsupportedError for an FP8 query, for `what`, which has no arguments for its factors."""
-    if query.dtype in FLOAT8:
-        raise UnsupportedError(f"{what}: expected query, key and value of 16 bits or more, found {query.dtype}; convert them")
+def _check_device(name, value, device):
+    if value.device != device:
+        raise InvalidArgumentError(f"{name}: expected a tensor on {device}, where query is, found one on {value.device}; move it")
+
+
+def check_without_factors(query, key, what):
+    """Raises UnsupportedError for an FP8 query or key, for `what`, which has no arguments for their factors."""
+    for tensor in (query, key):
+        if tensor.dtype in FLOAT8:
+            raise UnsupportedError(f"{what}: expected query, key and value of 16 bits or more, found {tensor.dtype}; convert them")
+
+
+def refuse_cache_gradients(query, key, value):
+    """Raises UnsupportedError, where a backward was asked for of a call with an FP8 KV cache."""
+    asked = [name for name, tensor in (("query", query), ("key", key), ("value", value)) if tensor.requires_grad] or ["a captured tensor"]
+    raise cache_gradient(asked[0], f"Call it within torch.no_grad(), or convert key and value: key.to({query.dtype}), times its factor")
 
 
 def refuse_gradients(query, key, value, call):

@@ -117,7 +117,7 @@ def _read_other(value, kind, key, tensors, depth):
     elif isinstance(value, np.generic):
         key += (kind, value.tobytes())
     elif kind is RecordedFunction:
-        key += (kind, value.recording)
+        key += (kind, value.recording, value.backward)
         _read_items(value.tensors, dict, key, tensors, depth)
     elif is_sharded(value):
         key += (kind, value.placements, _number_in(tensors, value))

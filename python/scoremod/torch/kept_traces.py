@@ -60,7 +60,7 @@ class KeptTrace:
 class _Captured:
     """A stand-in for the Value of a captured tensor."""
 
-    is_uniform = True
+    is_uniform, deps = True, frozenset()
 
     def __init__(self, tensor):
         self.tensor = tensor

@@ -1,9 +1,14 @@
 """New keys and values of a step, written into the pages of a KV cache."""
 
+from typing import NamedTuple
+
 import torch
 
 from scoremod.errors import InvalidArgumentError
+from scoremod.float8_factors import needless_page_factor
+from scoremod.torch.call import FLOAT8
 from scoremod.torch.checked_integers import on_host
+from scoremod.torch.float8 import factor_of_heads
 from scoremod.torch.sequences import dense_int32
 
 _library = torch.library.Library("scoremod", "FRAGMENT")
@@ -18,6 +23,9 @@ def append_to_pages(
     page_table: torch.Tensor,
     lengths: torch.Tensor,
     offsets: torch.Tensor | None = None,
+    *,
+    descale_k: float | torch.Tensor | None = None,
+    descale_v: float | torch.Tensor | None = None,
 ) -> None:
     """Writes new keys and values into a paged KV cache, in place.
 
@@ -33,6 +41,9 @@ def append_to_pages(
         How many keys each sequence has with the new ones, which come last; flex_attention takes the same.
     offsets : integer Tensor [batch + 1], optional
         Sequence b has the new tokens from offsets[b] up to offsets[b + 1]: flex_attention's q_offsets. Tokens in no sequence are not written.
+    descale_k, descale_v : float or float Tensor of one element or [KV heads], optional
+        Of FP8 pages, flex_attention's: new numbers of 16 or 32 bits are divided by them, and rounded. Magnitudes beyond the dtype's largest number
+        saturate; NaN stays NaN.
 
     Returns
     -------
@@ -45,7 +56,7 @@ def append_to_pages(
         For tensors that don't fit, and in host memory for places that the cache has not. In device memory such tokens are not written. Nothing waits
         for a device.
     """
-    _check_pools(k_pages, v_pages, key, value, 4 if offsets is None else 3)
+    key, value = fitting(k_pages, v_pages, key, value, 4 if offsets is None else 3, descale_k, descale_v)
     table, lengths = dense_int32("page_table", page_table, k_pages, 2, "[batch, pages of a sequence]"), dense_int32("lengths", lengths, k_pages, 1, "[batch]")
     batch, width = table.shape
     if lengths.shape[0] != batch:
@@ -62,22 +73,69 @@ def append_to_pages(
             raise InvalidArgumentError(f"offsets: expected {batch + 1} numbers, one more than page_table has rows, found {offsets.shape[0]}")
     if key.shape[0] == 0 or width == 0:
         return
-    pages, page_size = k_pages.shape[0], k_pages.shape[2]
-    slots, sequence = _slots(offsets, lengths, table, key.shape[0], page_size)
+    places_of(table, lengths, offsets, key.shape[0], k_pages).write(k_pages, v_pages, key, value)
+
+
+class Places(NamedTuple):
+    """The places of a step's tokens in a cache; layers whose caches have as many pages share it.
+
+    pages, slots: int64 [tokens], of each token's page and its position there. source: int64 [tokens], the token whose numbers are written there.
+    any_written: bool [], whether any token has a place.
+    """
+
+    pages: torch.Tensor
+    slots: torch.Tensor
+    source: torch.Tensor
+    any_written: torch.Tensor
+
+    def write(self, k_pages, v_pages, key, value):
+        """Writes key and value [tokens, KV heads, dim] into pages [pages, KV heads, page size, dim], which fitting() gave."""
+        at = self.pages, self.slots
+        with torch.no_grad():
+            for pool, new in ((k_pages, key), (v_pages, value)):
+                pool = pool.transpose(1, 2)
+                if pool.dtype in FLOAT8:  # whose bytes alone are moved
+                    pool, new = pool.view(torch.uint8), new.view(torch.uint8)
+                pool.index_put_(at, torch.where(self.any_written, new[self.source], pool[at]))
+
+
+def places_of(table, lengths, offsets, tokens, pool):
+    """The Places of append_to_pages's tokens in a pool of pages, by int32 tensors of a batch with at least one token and page."""
+    pages, page_size = pool.shape[0], pool.shape[2]
+    slots, sequence = _slots(offsets, lengths, table, tokens, page_size)
     if on_host(slots):
         slots = torch.ops.scoremod.fitting_slots(slots, sequence, pages, page_size)
     is_written = (slots >= 0) & (slots < pages * page_size)
     # Tokens that are not written go where the first that is goes, with its numbers. Without any, numbers of the cache are written over themselves.
-    source = torch.where(is_written, torch.arange(key.shape[0], device=key.device), is_written.int().argmax())
-    slots, any_written = torch.where(is_written.any(), slots[source], 0), is_written.any()
-    heads = torch.arange(k_pages.shape[1], device=key.device)[None]
-    at = (slots // page_size)[:, None], heads, (slots % page_size)[:, None]
+    source = torch.where(is_written, torch.arange(tokens, device=slots.device), is_written.int().argmax())
+    any_written = is_written.any()
+    slots = torch.where(any_written, slots[source], 0)
+    return Places(slots // page_size, slots % page_size, source, any_written)
+
+
+def quantized(name, new, pool, descale):
+    """New numbers [tokens or batch, KV heads, ...] as FP8 pages store them, with their factor, which `name` names; as they are without one.
+
+    Nothing waits for a device.
+    """
+    if descale is None:
+        return new
+    if pool.dtype not in FLOAT8 or new.dtype in FLOAT8 or not new.is_floating_point():
+        raise needless_page_factor(name, pool.dtype, new.dtype)
+    factor, largest = factor_of_heads(name, descale, pool.device, pool.shape[1]), torch.finfo(pool.dtype).max
     with torch.no_grad():
-        for pool, new in ((k_pages, key), (v_pages, value)):
-            pool.index_put_(at, torch.where(any_written, new[source], pool[at]))
+        return (new.float() / factor.reshape(-1, *[1] * (new.dim() - 2))).clamp(-largest, largest).to(pool.dtype)
 
 
-def _check_pools(k_pages, v_pages, key, value, rank):
+def fitting(k_pages, v_pages, key, value, rank, descale_k=None, descale_v=None):
+    """(key, value) as their pages store them. Raises InvalidArgumentError for new keys and values of `rank` dimensions that don't fit the pages."""
+    _check_shapes(k_pages, v_pages, key, value, rank)
+    key, value = quantized("descale_k", key, k_pages, descale_k), quantized("descale_v", value, v_pages, descale_v)
+    _check_dtypes(k_pages, v_pages, key, value)
+    return key, value
+
+
+def _check_shapes(k_pages, v_pages, key, value, rank):
     for name, pool, new in (("key", k_pages, key), ("value", v_pages, value)):
         if pool.dim() != 4 or pool.shape[:3] != k_pages.shape[:3]:
             raise InvalidArgumentError(
@@ -91,8 +149,13 @@ def _check_pools(k_pages, v_pages, key, value, rank):
                 f"{name}: expected {pool.shape[1]} heads and a head dim of {pool.shape[3]}, as the pages have, alike for key and value; found shape "
                 f"{tuple(new.shape)}"
             )
+
+
+def _check_dtypes(k_pages, v_pages, key, value):
+    for name, pool, new in (("key", k_pages, key), ("value", v_pages, value)):
         if new.dtype != pool.dtype or new.device != pool.device:
-            raise InvalidArgumentError(f"{name}: expected {pool.dtype} on {pool.device}, as the pages are, found {new.dtype} on {new.device}")
+            remedy = f"; give descale_{name[0]}" if pool.dtype in FLOAT8 and new.dtype not in FLOAT8 else ""
+            raise InvalidArgumentError(f"{name}: expected {pool.dtype} on {pool.device}, as the pages are, found {new.dtype} on {new.device}{remedy}")
 
 
 def _slots(offsets, lengths, table, tokens, page_size):

@@ -15,7 +15,7 @@ from scoremod.large_operands import warn_of_large_operands
 from scoremod.torch.call import FLOAT8, MEMORY, RAGGED, at_offsets
 from scoremod.torch.captures import Computed
 from scoremod.torch.execution import problem_of
-from scoremod.torch.float8 import refuse_gradients
+from scoremod.torch.float8 import refuse_cache_gradients, refuse_gradients
 from scoremod.torch.sequences import gathered, gathered_tokens
 from scoremod.torch.strides import empty_output, taken, taken_operand
 
@@ -49,6 +49,8 @@ def taken_part(query, key, value, traced, sources, bound, options):
         warn_of_finite_masks(traced.program, sources, None, 5, "float('-inf')")
     learned = torch.is_grad_enabled()
     backward = learned and any(x.requires_grad for x in (query, key, value, *operands, *bound))
+    if backward and options.dtype_kv is not None:
+        refuse_cache_gradients(query, key, value)
     if backward and query.dtype in FLOAT8:
         refuse_gradients(query, key, value, options)
     is_gathered = options.is_paged and backward  # pages have no backward
@@ -104,7 +106,7 @@ def _takes_sink(query, key, value, operands, call):
     if not all(isinstance(size, int) for size in sizes):
         return False  # sizes that torch.compile leaves open
     q, k, v = tensors
-    problem = problem_of(q, k, v, empty_output(q, v, call.output_dtype(q)), operands, call, wanted=range(len(operands)), backward=not call.is_paged, stats=True)
+    problem = problem_of(q, k, v, empty_output(q, v, call.output_dtype(q)), operands, call, wanted=range(len(operands)), backward=call.has_backward, stats=True)
     return _runs(problem, call.backends, MEMORY[query.device.type], os.environ.get("SCOREMOD_BACKENDS"))
 
 

@@ -10,7 +10,7 @@ from scoremod.arguments import int32
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError
 from scoremod.query_positions import is_bottom_right
-from scoremod.torch.call import check_places
+from scoremod.torch.call import check_places, check_rank
 from scoremod.torch.call_options import NO_OFFSETS, check_offsets
 from scoremod.torch.checked_integers import checked_starts
 from scoremod.torch.dtensors import is_sharded
@@ -24,11 +24,8 @@ def started(q_start, query, key, sequences, score_mod, mask_mod, offsets):
     q_offsets, kv_offsets, page_table, lengths = sequences
     if not torch.compiler.is_dynamo_compiling():  # where attend_graph looks at them
         check_places(query, key, key)
-    for name, tensor in (("query", query), ("key", key)):
-        if tensor.dim() not in (3, 4):
-            raise InvalidArgumentError(
-                f"{name}: expected 4 dimensions [batch, heads, sequence, dim], or 3, [tokens, heads, dim], with q_offsets, found shape {tuple(tensor.shape)}"
-            )
+    check_rank("query", query)
+    check_rank("key", key)
     check_offsets(offsets)
     if isinstance(q_offsets, torch.Tensor) and q_offsets.dim() != 1:
         raise InvalidArgumentError(f"q_offsets: expected 1 dimension [batch + 1], found shape {tuple(q_offsets.shape)}")

@@ -9,6 +9,8 @@ import torch
 
 from scoremod import callback_graph
 from scoremod.errors import InvalidArgumentError
+from scoremod.multiples import ALONE, CHOICE, CONSTANT, MULTIPLE, PRODUCT, QUOTIENT, SUM, ZERO, kind_of
+from scoremod.torch.surrogate import stopped, surrogate
 
 _ARITHMETIC = ("add", "sub", "mul", "div", "neg", "abs", "maximum", "minimum", "fmod", "pow")
 _OF_FLOATS = ("sqrt", "rsqrt", "reciprocal", "exp", "expm1", "log", "ceil", "floor", "sin", "cos", "tan", "erf", "tanh", "sigmoid", "softplus")
@@ -17,6 +19,8 @@ _LOGICAL = ("logical_and", "logical_or", "logical_not")
 # Function -> PyTorch's, where that has another name.
 _OTHERS = {"neq": torch.ne, "softplus": torch.nn.functional.softplus}
 _FUNCTIONS = {name: _OTHERS.get(name) or getattr(torch, name) for name in (*_ARITHMETIC, *_OF_FLOATS, *_COMPARISONS, *_LOGICAL, "where")}
+# Function -> its rule in scoremod.multiples.
+_MULTIPLES = {"neg": ALONE, "to_float": ALONE, "add": SUM, "sub": SUM, "where": CHOICE, "mul": PRODUCT, "div": QUOTIENT}
 INDICES = ("b", "h", "q_idx", "kv_idx")
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -137,12 +141,42 @@ def element(tensor, dims, indices):
     return tensor[tuple([0 if is_one else index for is_one, index in zip(dims, indices)])] if dims else tensor
 
 
-class RecordedFunction:
-    """A score_mod of flex_attention that computes what a recording does. tensors: name -> tensor; those that it reads."""
+def is_multiple(recording):
+    """Whether the result of a recording of a backward callback is a multiple of its d_score for certain."""
+    steps, result = recording
+    kinds = []
+    for name, *arguments in steps[: result + 1]:
+        if name == "input":
+            kind = MULTIPLE if arguments[0] == "d_score" else CONSTANT
+        elif name in ("constant", "element"):
+            kind = ZERO if name == "constant" and arguments[0] == 0 else CONSTANT
+        else:
+            given = [kinds[number] for number in arguments]
+            kind = None if None in given else kind_of(_MULTIPLES.get(name), given)
+        kinds.append(kind)
+    return kinds[result] in (ZERO, MULTIPLE)
 
-    def __init__(self, recording, tensors):
-        read = {step[1] for step in recording[0][: recording[1] + 1] if step[0] == "element"}
-        self.recording, self.tensors = recording, {name: tensor for name, tensor in tensors.items() if name in read}
+
+class RecordedFunction:
+    """A score_mod of flex_attention that computes what a recording does.
+
+    tensors: name -> tensor; those that it reads. backward: the recording of a callback that is_multiple(). Its result is then the derivative by the score,
+    whatever the first one computes. Without one that is derived."""
+
+    def __init__(self, recording, tensors, backward=None):
+        recordings = (recording,) if backward is None else (recording, backward)
+        read = {step[1] for steps, result in recordings for step in steps[: result + 1] if step[0] == "element"}
+        self.recording, self.backward = recording, backward
+        self.tensors = {name: tensor for name, tensor in tensors.items() if name in read}
 
     def __call__(self, score, b, h, q_idx, kv_idx):
-        return evaluated(self.recording, {"score": score, "b": b, "h": h, "q_idx": q_idx, "kv_idx": kv_idx, **self.tensors})
+        inputs = {"score": score, "b": b, "h": h, "q_idx": q_idx, "kv_idx": kv_idx, **self.tensors}
+        if self.backward is None:
+            return evaluated(self.recording, inputs)
+        inputs["score"] = stopped(score)
+        value = evaluated(self.recording, inputs)
+        if not value.is_floating_point():  # which is refused
+            return value
+        inputs["d_score"] = constant(1.0, score.device)
+        slope = stopped(evaluated(self.backward, inputs).to(torch.float32))
+        return surrogate(value, value + slope * score)

@@ -111,8 +111,6 @@ def _checked(name, numbers, tokens, longest):
     lengths = [end - first for first, end in zip(numbers, numbers[1:])]
     if numbers[0] < 0 or numbers[-1] > tokens or min(lengths) < 0:
         raise InvalidArgumentError(f"{name}: expected numbers from 0 to {tokens}, the tokens, that do not descend; found {_shown(numbers)}")
-    if numbers[0] == numbers[-1]:
-        raise InvalidArgumentError(f"{name}: expected a sequence with at least one token, found {_shown(numbers)}")
     if longest is None:
         return max(lengths), min(1 << max(max(lengths) - 1, 15).bit_length(), tokens)
     if max(lengths) > longest:

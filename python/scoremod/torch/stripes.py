@@ -6,21 +6,21 @@ is. For a known distance comparisons of positions are those of local indices, wh
 
 import functools
 import math
-import numbers
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
 from scoremod.errors import InvalidArgumentError
 from scoremod.program import Builder, OperandDecl
-from scoremod.shard_distance import Shards, at_distance
+from scoremod.shard_distance import CHUNKS, Shards, at_distance, check_order, check_stripes, chunks_of
 from scoremod.torch.kept_traces import KeptTrace, rebased, tensor_of
 
 
-def stripe(tensor: torch.Tensor, shards: int, dim: int, tokens: int = 1) -> torch.Tensor:
+def stripe(tensor: torch.Tensor, shards: int, dim: int, tokens: int | Literal["dual_chunk_swap"] = 1) -> torch.Tensor:
     """A sequence in the order in which context_parallel_attention(striped=tokens) deals it out: its blocks are the shards.
 
-    Each of `shards` blocks has stripes of so many tokens in turn.
+    Each of `shards` blocks has stripes of so many tokens in turn. With "dual_chunk_swap" block r has chunks r and 2 * shards - 1 - r of
+    2 * shards chunks of one length.
 
     Parameters
     ----------
@@ -29,9 +29,9 @@ def stripe(tensor: torch.Tensor, shards: int, dim: int, tokens: int = 1) -> torc
     shards : int
         The number of processes of the group.
     dim : int
-        The dimension of the sequence, whose length is a multiple of shards * tokens.
-    tokens : int
-        The tokens of a stripe.
+        The dimension of the sequence, whose length is a multiple of shards * tokens, or of 2 * shards with "dual_chunk_swap".
+    tokens : int or "dual_chunk_swap"
+        The tokens of a stripe, or the name of the order.
 
     Returns
     -------
@@ -43,10 +43,13 @@ def stripe(tensor: torch.Tensor, shards: int, dim: int, tokens: int = 1) -> torc
     InvalidArgumentError
         For a length that is no such multiple.
     """
+    if isinstance(tokens, str):
+        first, second = _chunks("stripe", tensor, dim, shards, tokens, (CHUNKS, shards)).unbind(dim % tensor.dim())
+        return _as_one(torch.stack([first, second.flip(dim % tensor.dim())], dim % tensor.dim() + 1), tensor)
     return _reordered("stripe", tensor, dim, (-1, shards, tokens))
 
 
-def unstripe(tensor: torch.Tensor, shards: int, dim: int, tokens: int = 1) -> torch.Tensor:
+def unstripe(tensor: torch.Tensor, shards: int, dim: int, tokens: int | Literal["dual_chunk_swap"] = 1) -> torch.Tensor:
     """The tensor in the order that it had before stripe() of the same shards, dim and tokens.
 
     Parameters
@@ -56,9 +59,9 @@ def unstripe(tensor: torch.Tensor, shards: int, dim: int, tokens: int = 1) -> to
     shards : int
         The number of processes of the group.
     dim : int
-        The dimension of the sequence, whose length is a multiple of shards * tokens.
-    tokens : int
-        The tokens of a stripe.
+        The dimension of the sequence, whose length is a multiple of shards * tokens, or of 2 * shards with "dual_chunk_swap".
+    tokens : int or "dual_chunk_swap"
+        The tokens of a stripe, or the name of the order.
 
     Returns
     -------
@@ -70,7 +73,23 @@ def unstripe(tensor: torch.Tensor, shards: int, dim: int, tokens: int = 1) -> to
     InvalidArgumentError
         For a length that is no such multiple.
     """
+    if isinstance(tokens, str):
+        first, second = _chunks("unstripe", tensor, dim, shards, tokens, (shards, CHUNKS)).unbind(dim % tensor.dim() + 1)
+        return _as_one(torch.cat([first, second.flip(dim % tensor.dim())], dim % tensor.dim()), tensor)
     return _reordered("unstripe", tensor, dim, (shards, -1, tokens))
+
+
+def _chunks(name, tensor, dim, shards, order, shape):
+    """The tensor, whose sequence has become these two dimensions and the tokens of a chunk."""
+    check_order(order)
+    length = tensor.shape[dim]
+    if shards < 1 or length % (CHUNKS * shards):
+        raise InvalidArgumentError(f"{name}: expected a length along dimension {dim} that is a multiple of 2 * shards, {CHUNKS * shards}, found {length}")
+    return tensor.unflatten(dim, (*shape, length // (CHUNKS * shards)))
+
+
+def _as_one(parts, tensor):
+    return parts.reshape(tensor.shape)
 
 
 def _reordered(name, tensor, dim, shape):
@@ -89,11 +108,10 @@ class Stripes(NamedTuple):
 
     @classmethod
     def of(cls, shards, length, striped):
-        """The Stripes of context_parallel_attention's argument; None for blocks."""
-        if not isinstance(striped, numbers.Integral) or striped < 0:
-            raise InvalidArgumentError(f"striped: expected True, False or a number of tokens, found {striped!r}")
-        if striped and length % striped:
-            raise InvalidArgumentError(f"striped: expected a divisor of each shard's length, {length}, found {striped!r}")
+        """The Stripes of context_parallel_attention's argument; None for blocks, of which a shard has chunks_of() it."""
+        if chunks_of(length, striped) > 1:
+            return None
+        check_stripes(length, striped)
         return cls(shards, length, int(striped)) if striped else None
 
     def position(self, shard, local):

@@ -4,6 +4,7 @@ import contextlib
 import sys
 
 import torch
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -72,7 +73,7 @@ class Tracer:
         self._made = {}  # uniform tensors that the functions made, by id
         self._functions = []
         self._name = None
-        self._cuts_gradients = False
+        self._cuts_gradients = self._computes = False
         self._lines = {}  # by id of a uniform tensor that PyTorch computed, or of a Value that it is to compute
         self.asked, self.count = None, 0
 
@@ -223,9 +224,28 @@ class Tracer:
 
     def stand_in(self, tensor):
         """A placeholder for a captured tensor that only a transformation of torch.func understands."""
-        placeholder = self._placeholder(self.value_of(tensor))
-        self._values[id(tensor)] = (tensor, self._values[id(placeholder)][1])
-        return placeholder
+        return self._placeholder(self.value_of(tensor))
+
+    def stands_for(self, tensor, other):
+        """Notes that a tensor stands for what another does."""
+        self._values[id(tensor)] = (tensor, self.value_of(other))
+
+    @contextlib.contextmanager
+    def computing(self):
+        """While a function has tensors with numbers alone, of which PyTorch computes all that it is made of."""
+        before, self._computes = self._computes, True
+        try:
+            yield
+        finally:
+            self._computes = before
+
+    def look_inside(self, tensor):
+        """Learns that a tensor is a number of the function's text, where torch.func's transformations have wrapped that."""
+        inner = tensor
+        while is_functorch_wrapped_tensor(inner):
+            inner = get_unwrapped(inner)
+        if inner is not tensor and self.is_traced(inner):
+            self.stands_for(tensor, inner)
 
     def is_traced(self, tensor):
         """Whether a tensor is a placeholder, whose own numbers mean nothing: it depends on the element, stands for a number of the function's text, or
@@ -244,7 +264,7 @@ class Tracer:
         """The result of an operation that the function calls while it is traced."""
         self.count += 1
         tensors = tensors_in((arguments, options))
-        if not any(self.is_traced(tensor) for tensor in tensors):
+        if self._computes or not any(self.is_traced(tensor) for tensor in tensors):
             return self._uniform(function, arguments, options)
         name = function._schema.name.removeprefix("aten::")
         if function is torch.ops.aten._local_scalar_dense.default and self.value_of(arguments[0]).literal is not None:
@@ -420,7 +440,10 @@ class Tracer:
         if function in _NUMBERS or _BY_NUMBERS.intersection(function.tags):
             self.ask("reads the numbers of a captured tensor")
         result = function(*arguments, **options)
-        literal = _literal(name, arguments, result)
+        literal = self.value_of(arguments[0]).literal if name == "detach" else _literal(name, arguments, result)
+        for tensor in tensors_in(result):
+            if self.is_traced(tensor):  # a number of the text that was written over
+                del self._values[id(tensor)]
         if literal is not None:
             self._values[id(result)] = (result, Value((), result.dtype, literal=literal))
         elif tensors_in(result):

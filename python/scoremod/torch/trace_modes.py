@@ -78,8 +78,13 @@ class Functions(TorchFunctionMode):
         return result
 
     def _on_captured(self, function, arguments, options):
-        with temporarily_restore_interpreter_stack(self._stack):
+        if not self._stack:
             return function(*arguments, **options)
+        # The tracer's operations see what transformations have unwrapped, and would lose a placeholder as soon as they wrap it again.
+        with temporarily_restore_interpreter_stack(self._stack), self._tracer.computing():
+            result = function(*arguments, **options)
+        map_tensors(self._tracer.look_inside, result)
+        return result
 
     def _on_placeholders(self, function, arguments, options):
         name = getattr(function, "__name__", "")
@@ -94,10 +99,15 @@ class Functions(TorchFunctionMode):
                     return self._tracer.operation(torch.ops.aten.index.Tensor, (indexed, [_index_tensor(each) for each in index]), {})
             elif name in _READERS and self._tracer.is_traced(arguments[0]):
                 self._tracer.refuse_number(name)
+            stand_ins = []
             if self._stack:
-                arguments, options = (map_tensors(self._plain, each) for each in (arguments, options))
+                arguments, options = (map_tensors(lambda tensor: self._plain(tensor, stand_ins), each) for each in (arguments, options))
             with self._unseen():
-                return function(*arguments, **options)
+                result = function(*arguments, **options)
+            for tensor, stand_in in stand_ins:
+                self._tracer.stands_for(tensor, stand_in)  # which an operation in place has changed
+                result = tensor if result is stand_in else result
+            return result
 
     def _unseen(self):
         """Without the modes of torch.export, which come before those of what lies below autograd and would keep placeholders as constants."""
@@ -113,8 +123,12 @@ class Functions(TorchFunctionMode):
         with _disable_current_modes(), gradients_enabled(self._with_gradients):
             return self._tracer.whole(tensor)
 
-    def _plain(self, tensor):
-        return self._tracer.stand_in(tensor) if is_functorch_wrapped_tensor(tensor) else tensor
+    def _plain(self, tensor, stand_ins):
+        """The tensor, or a new one of stand_ins for it: pairs of a tensor that only a transformation of torch.func understands, and its stand-in."""
+        if not is_functorch_wrapped_tensor(tensor):
+            return tensor
+        stand_ins.append((tensor, self._tracer.stand_in(tensor)))
+        return stand_ins[-1][1]
 
 
 def _name_of(function):

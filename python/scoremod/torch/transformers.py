@@ -3,7 +3,7 @@
     import scoremod.torch.transformers
     model = AutoModelForCausalLM.from_config(config, attn_implementation="scoremod")
 
-Masks stay functions: no mask is made in memory, and no block mask. docs/guide/torch.md says what models may ask for.
+Masks stay functions: no mask is made in memory, and no block mask. `scoremod docs torch` says what models may ask for.
 """
 
 from __future__ import annotations

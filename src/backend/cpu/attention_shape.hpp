@@ -61,7 +61,7 @@ struct AttentionShape {
             tensor.element_step(),
             static_cast<std::size_t>(tensor.shape().dim),
             rows.table,
-            static_cast<float>(tensor.unit.of(operands))};
+            static_cast<float>(tensor.unit.of(operands, h))};
   }
   /// The rows of a tensor that is written, which is never paged.
   static RowTarget rows(void* data, const TensorRows& tensor, std::int64_t b, std::int64_t h, Operands operands) {

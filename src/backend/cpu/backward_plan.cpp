@@ -6,6 +6,7 @@
 #include "backend/cpu/backward_worker.hpp"
 #include "backend/cpu/row_terms.hpp"
 #include "backend/cpu/sink.hpp"
+#include "backend/cpu/structure_programs.hpp"
 #include "backend/cpu/tile_sizes.hpp"
 #include "backend/cpu/workers.hpp"
 #include "base/cpu_threads.hpp"
@@ -22,15 +23,15 @@ bool needs_dq_sums(const AttentionShape& shape, std::int64_t tiles) {
 class CpuBackward final : public BackwardPlan {
  public:
   CpuBackward(const compiler::CompiledProblem& compiled, const PlanOptions& options)
-      : compiled_(compiled),
-        analyzer_(compiled_.forward.program),
+      : compiled_(kept_copy(compiled)),
+        analyzer_(mask_analyzer(compiled_)),
         shape_(compiled.problem),
-        program_(vectorize(compiled.backward->program)),
+        program_(backward_program(compiled_)),
         operands_(operand_views(compiled.problem)),
         threads_(useful_threads(shape_, cpu_threads(options.threads))),
         keys_(keys_per_backward_tile(shape_)),
         tiles_((shape_.seq_kv + static_cast<std::int64_t>(keys_) - 1) / static_cast<std::int64_t>(keys_)),
-        row_terms_(compiled_, analyzer_, shape_, threads_) {
+        row_terms_(compiled_, *analyzer_, shape_, threads_) {
     Scratch shared;
     const OperandGradients gradients(compiled_.backward->reductions, operands_, {}, shared);
     take_shared(shared);
@@ -67,6 +68,10 @@ class CpuBackward final : public BackwardPlan {
     });
     gradients.finish();
     write_sink_gradient(compiled_.problem, shape_, operands, tensors, memory.terms);
+    if (!compiled_.problem.amax_gradients) return;
+    *tensors.amax_dq = call.amax_dq.value();
+    *tensors.amax_dk = call.amax_dk.value();
+    *tensors.amax_dv = call.amax_dv.value();
   }
 
  private:
@@ -108,9 +113,9 @@ class CpuBackward final : public BackwardPlan {
                          std::span<const OperandView> operands, const OperandGradients& gradients,
                          const SharedMemory& memory) const {
     return {compiled_,
-            analyzer_,
+            *analyzer_,
             shape_,
-            program_,
+            *program_,
             tensors,
             parameters,
             operands,
@@ -125,9 +130,9 @@ class CpuBackward final : public BackwardPlan {
   }
 
   const compiler::CompiledProblem compiled_;
-  const masks::TileMaskAnalyzer analyzer_;
+  const std::shared_ptr<const masks::TileMaskAnalyzer> analyzer_;
   const AttentionShape shape_;
-  const VectorProgram program_;
+  const std::shared_ptr<const VectorProgram> program_;
   const std::vector<OperandView> operands_;
   const int threads_;
   const std::size_t keys_;

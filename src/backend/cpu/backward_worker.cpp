@@ -41,14 +41,18 @@ class Worker {
         drops_(call.compiled.problem.dropout > 0),
         dropout_(call.compiled.problem, call.parameters.dropout_seed, call.parameters.dropout_offset,
                  call.parameters.offsets, call.tensors.operands),
-        shares_(drops_ ? scratch.take<float>(kBlockRows * stride_) : probabilities_) {}
+        shares_(drops_ ? scratch.take<float>(kBlockRows * stride_) : probabilities_),
+        wants_amax_(call.compiled.problem.amax_gradients) {}
 
   void run() {
     const std::int64_t units = shape_.batch * shape_.heads_kv * call_.tiles;
     for (;;) {
       unit_ = call_.next_unit.fetch_add(1, std::memory_order_relaxed);
-      if (unit_ >= units || !run_unit()) return;
+      if (unit_ >= units || !run_unit()) break;
     }
+    call_.amax_dq.raise(amax_dq_.bits());
+    call_.amax_dk.raise(amax_dk_.bits());
+    call_.amax_dv.raise(amax_dv_.bits());
   }
 
  private:
@@ -84,6 +88,12 @@ class Worker {
     }
     store_rows(dk_, shape_.padded_qk, AttentionShape::rows(call_.tensors.dk, shape_.dk, batch_, head_kv_, operands()));
     store_rows(dv_, shape_.padded_v, AttentionShape::rows(call_.tensors.dv, shape_.dv, batch_, head_kv_, operands()));
+    if (wants_amax_) {
+      for (std::size_t r = 0; r < columns(); ++r) {
+        amax_dk_.add(dk_ + r * shape_.padded_qk, 1, shape_.dim_qk);
+        amax_dv_.add(dv_ + r * shape_.padded_v, 1, shape_.dim_v);
+      }
+    }
     if (!call_.finished.wait(unit_, call_.cancelled)) return false;
     operand_gradients_.commit_unit(batch_, head_kv_, first_key_, columns());
     call_.finished.raise(unit_ + 1);
@@ -279,7 +289,7 @@ class Worker {
   }
 
   /// Adds the block's part to dq; the first tile of keys writes, and the last one leaves the result.
-  void add_dq(const GradientTile& tile, bool any) const {
+  void add_dq(const GradientTile& tile, bool any) {
     const RowTarget dq = AttentionShape::rows(call_.tensors.dq, shape_.dq, batch_, tile.head, operands());
     const float scale = call_.parameters.scale;
     const bool first = tile_ == 0, last = tile_ + 1 == call_.tiles;
@@ -295,13 +305,18 @@ class Worker {
         else if (any)
           add_to(part, shape_.padded_qk, sums);
         if (last) store_row(sums, scale, dq, query);
-      } else if (first) {
-        store_row(part, scale, dq, query);
-      } else if (any) {
-        auto* out = static_cast<float*>(dq.data) + query * dq.row_stride;
-        for (std::size_t d = 0; d < shape_.dim_qk; ++d)
-          out[static_cast<std::int64_t>(d) * dq.dim_stride] += scale * part[d];
+        if (last && wants_amax_) amax_dq_.add(sums, scale, shape_.dim_qk);
+        continue;
       }
+      if (first) {
+        store_row(part, scale, dq, query);
+        if (last && wants_amax_) amax_dq_.add(part, scale, shape_.dim_qk);
+        continue;
+      }
+      auto* out = static_cast<float*>(dq.data) + query * dq.row_stride;
+      for (std::size_t d = 0; d < shape_.dim_qk && any; ++d)
+        out[static_cast<std::int64_t>(d) * dq.dim_stride] += scale * part[d];
+      if (last && wants_amax_) amax_dq_.add(out, 1, shape_.dim_qk, dq.dim_stride);
     }
   }
 
@@ -328,6 +343,8 @@ class Worker {
   std::int64_t first_key_ = 0, end_key_ = 0;
   bool k_finite_ = true;
   SplitLse lse_;  ///< of the row that was weighed last
+  const bool wants_amax_;
+  OwnLargestMagnitude amax_dq_, amax_dk_, amax_dv_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "backend/backend.hpp"
 #include "backend/cpu/attention_shape.hpp"
 #include "backend/cpu/forward_worker.hpp"
+#include "backend/cpu/largest_magnitude.hpp"
 #include "backend/cpu/operand_gradients.hpp"
 #include "backend/cpu/operand_views.hpp"
 #include "backend/cpu/scratch.hpp"
@@ -41,6 +42,8 @@ struct BackwardCall {
   Turn finished{};         ///< the number of units that have ended
   std::atomic<std::int64_t> next_unit{0};
   std::atomic<bool> cancelled{false};
+  /// The largest magnitudes of gradients that are not yet rounded, where the problem wants them.
+  LargestMagnitude amax_dq{}, amax_dk{}, amax_dv{};
 };
 
 /// Bytes of scratch that one worker takes.

@@ -17,6 +17,8 @@ class CpuBackend final : public Backend {
  public:
   const char* name() const override { return "cpu"; }
   bool backward_reads_lse() const override { return false; }
+  /// Nothing is built.
+  bool serves_all_sizes() const override { return true; }
   std::vector<UnsupportedReason> objections(const CompiledProblem& compiled, const Task&,
                                             const Target*) const override {
     runs_every_member(compiled.problem);

@@ -1,8 +1,7 @@
 #include "backend/cpu/forward_plan.hpp"
 
-#include <bit>
-
 #include "backend/cpu/forward_worker.hpp"
+#include "backend/cpu/structure_programs.hpp"
 #include "backend/cpu/tile_sizes.hpp"
 #include "backend/cpu/workers.hpp"
 #include "base/cpu_threads.hpp"
@@ -13,10 +12,10 @@ namespace {
 class CpuForward final : public ForwardPlan {
  public:
   CpuForward(const compiler::CompiledProblem& compiled, const PlanOptions& options)
-      : compiled_(compiled),
-        analyzer_(compiled_.forward.program),
+      : compiled_(kept_copy(compiled)),
+        analyzer_(mask_analyzer(compiled_)),
         shape_(compiled.problem),
-        program_(vectorize(compiled.forward.program)),
+        program_(forward_program(compiled_)),
         operands_(operand_views(compiled.problem)),
         threads_(useful_threads(shape_, cpu_threads(options.threads))) {
     // A call refers to these: they must live as long as it does.
@@ -37,16 +36,16 @@ class CpuForward final : public ForwardPlan {
       Scratch scratch(workspace.subspan(static_cast<std::size_t>(worker) * worker_bytes_, worker_bytes_));
       run_forward_worker(call, scratch);
     });
-    if (tensors.amax_o != nullptr) *tensors.amax_o = std::bit_cast<float>(call.amax_o.load());
+    if (tensors.amax_o != nullptr) *tensors.amax_o = call.amax_o.value();
   }
 
  private:
   ForwardCall make_call(const ForwardTensors& tensors, const CallParameters& parameters,
                         std::span<const OperandView> operands) const {
     return {compiled_,
-            analyzer_,
+            *analyzer_,
             shape_,
-            program_,
+            *program_,
             tensors,
             parameters,
             operands,
@@ -55,9 +54,9 @@ class CpuForward final : public ForwardPlan {
   }
 
   const compiler::CompiledProblem compiled_;
-  const masks::TileMaskAnalyzer analyzer_;
+  const std::shared_ptr<const masks::TileMaskAnalyzer> analyzer_;
   const AttentionShape shape_;
-  const VectorProgram program_;
+  const std::shared_ptr<const VectorProgram> program_;
   const std::vector<OperandView> operands_;
   const int threads_;
   std::size_t worker_bytes_ = 0, workspace_bytes_ = 0;

@@ -1,7 +1,6 @@
 #include "backend/cpu/forward_worker.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -51,9 +50,7 @@ class Worker {
       // The last queries come first: under a causal mask they take longest.
       run_unit(unit % heads, (blocks - 1 - unit / heads) * queries);
     }
-    std::uint32_t largest = call_.amax_o.load();
-    while (largest < amax_o_ && !call_.amax_o.compare_exchange_weak(largest, amax_o_)) {
-    }
+    call_.amax_o.raise(amax_o_.bits());
   }
 
  private:
@@ -230,8 +227,7 @@ class Worker {
       const float* output = output_ + r * shape_.padded_v;
       const float factor = any_kept ? share / sum_[r] : 0.0f;
       store_row(output, factor, o, query);
-      for (std::size_t d = 0; d < shape_.dim_v && call_.compiled.problem.amax_o; ++d)
-        amax_o_ = std::max(amax_o_, std::bit_cast<std::uint32_t>(std::abs(factor * output[d])));
+      if (call_.compiled.problem.amax_o) amax_o_.add(output, factor, shape_.dim_v);
       if (call_.tensors.lse == nullptr) continue;
       call_.tensors.lse[lse.row(query)] = any_kept ? largest_[r] + std::log(sum_[r]) : -kInfinity;
     }
@@ -278,7 +274,7 @@ class Worker {
   std::int64_t first_key_ = 0;  ///< of the tile
   std::size_t rows_ = 0;
   bool v_finite_ = true;
-  std::uint32_t amax_o_ = 0;  ///< as the call's, of this thread's rows
+  OwnLargestMagnitude amax_o_;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "backend/backend.hpp"
 #include "backend/cpu/attention_shape.hpp"
+#include "backend/cpu/largest_magnitude.hpp"
 #include "backend/cpu/operand_views.hpp"
 #include "backend/cpu/scratch.hpp"
 #include "backend/cpu/vector_program.hpp"
@@ -42,8 +43,7 @@ struct ForwardCall {
   std::size_t keys;     ///< of a tile
   RowTermCall terms = {};
   std::atomic<std::int64_t> next_unit{0};
-  /// The bits of the largest magnitude in o, which are in the order of the magnitudes, and those of NaN above all.
-  std::atomic<std::uint32_t> amax_o{0};
+  LargestMagnitude amax_o{};  ///< of o that is not yet rounded, where the problem wants it
 };
 
 /// Bytes of scratch that one worker takes.

@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "backend/cpu/structure_programs.hpp"
 #include "backend/cpu/tile_sizes.hpp"
 #include "backend/cpu/workers.hpp"
 #include "backend/few_rows.hpp"
@@ -21,11 +22,7 @@ float lse_remainder(float lse, float largest, float sum) {
 
 RowTerms::RowTerms(const compiler::CompiledProblem& compiled, const masks::TileMaskAnalyzer& analyzer,
                    const AttentionShape& shape, int threads)
-    : compiled_(compiled),
-      analyzer_(analyzer),
-      shape_(shape),
-      program_(vectorize(compiled.forward.program)),
-      threads_(threads) {
+    : compiled_(compiled), analyzer_(analyzer), shape_(shape), program_(forward_program(compiled)), threads_(threads) {
   const std::vector<OperandView> operands = operand_views(compiled.problem);
   // A call refers to these: they must live as long as it does.
   const ForwardTensors no_tensors;
@@ -63,7 +60,7 @@ ForwardCall RowTerms::make_call(const ForwardTensors& tensors, const CallParamet
   return {compiled_,
           analyzer_,
           shape_,
-          program_,
+          *program_,
           tensors,
           parameters,
           operands,

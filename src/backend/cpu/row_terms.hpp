@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <memory>
 #include <span>
 
 #include "backend/backend.hpp"
@@ -50,7 +51,7 @@ class RowTerms {
   const compiler::CompiledProblem& compiled_;
   const masks::TileMaskAnalyzer& analyzer_;
   const AttentionShape& shape_;
-  const VectorProgram program_;
+  const std::shared_ptr<const VectorProgram> program_;
   const int threads_;
   std::size_t worker_bytes_ = 0;
 };

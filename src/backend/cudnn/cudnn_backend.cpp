@@ -1,7 +1,7 @@
 #include "backend/cudnn/cudnn_backend.hpp"
 
-#include "backend/cuda/cuda_memory.hpp"
-#include "backend/cuda/load_stub_driver.hpp"
+#include "backend/cuda/device/cuda_memory.hpp"
+#include "backend/cuda/device/load_stub_driver.hpp"
 #include "backend/cudnn/graph/device_target.hpp"
 #include "backend/cudnn/graph/engine.hpp"
 #include "backend/cudnn/graph/handle.hpp"

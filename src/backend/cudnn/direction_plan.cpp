@@ -1,7 +1,7 @@
 #include "backend/cudnn/direction_plan.hpp"
 
-#include "backend/cuda/context.hpp"
-#include "backend/cuda/workspace_alignment.hpp"
+#include "backend/cuda/device/context.hpp"
+#include "backend/cuda/device/workspace_alignment.hpp"
 #include "backend/cudnn/graph/handle.hpp"
 #include "base/byte_count.hpp"
 #include "base/fail.hpp"

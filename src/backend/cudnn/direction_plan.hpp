@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/backend.hpp"
-#include "backend/cuda/compute_kernel.hpp"
+#include "backend/cuda/compute/compute_kernel.hpp"
 #include "backend/cudnn/graph/attention_graph.hpp"
 #include "backend/cudnn/graph/engine.hpp"
 #include "backend/cudnn/lowering/lower.hpp"

@@ -1,6 +1,6 @@
 #include "backend/cudnn/execution_plans.hpp"
 
-#include "backend/cuda/workspace_alignment.hpp"
+#include "backend/cuda/device/workspace_alignment.hpp"
 
 namespace scoremod::backend::cudnn {
 namespace {

@@ -62,11 +62,13 @@ std::vector<UnsupportedReason> problem_objections(const AttentionProblem& proble
                                     BackwardOptions, ScoreProgram>);
   [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
                                 lengths, index_offsets] = problem::topic<Sequences>(problem);
-  [[maybe_unused]] const auto& [dtype, dtype_o, dtype_d_o, dtype_gradients] = problem::topic<TensorDTypes>(problem);
+  [[maybe_unused]] const auto& [dtype, dtype_kv, dtype_o, dtype_d_o, dtype_gradients] =
+      problem::topic<TensorDTypes>(problem);
   [[maybe_unused]] const auto& [q, k, v, o, d_o, dq, dk, dv] = problem::topic<TensorLayouts>(problem);
   [[maybe_unused]] const auto& [scale, sink, dropout, dropout_keys] = problem::topic<SoftmaxOptions>(problem);
   [[maybe_unused]] const auto& [stats, max_logit, amax_o] = problem::topic<OutputOptions>(problem);
-  [[maybe_unused]] const auto& [backward, given_deltas, deterministic] = problem::topic<BackwardOptions>(problem);
+  [[maybe_unused]] const auto& [backward, given_deltas, deterministic, amax_gradients] =
+      problem::topic<BackwardOptions>(problem);
   [[maybe_unused]] const auto& [program, operands] = problem::topic<ScoreProgram>(problem);
   Reasons reasons;
   object_to_places(problem, reasons);
@@ -90,6 +92,11 @@ std::vector<UnsupportedReason> problem_objections(const AttentionProblem& proble
   if (is_float8(dtype)) {
     reasons.push_back(unsupported(Rule::kDtype, concat("q, k and v are ", to_string(dtype),
                                                        ": cuDNN's fused attention is built for f16 and bf16")));
+  }
+  if (dtype_kv) {
+    reasons.push_back(
+        unsupported(Rule::kDtype, concat("k and v are ", to_string(*dtype_kv), ", q is ", to_string(dtype),
+                                         ": cuDNN's fused attention takes q, k and v of one dtype")));
   }
   if (problem.dtype == DType::kF32) {
     reasons.push_back(unsupported(Rule::kDtype, "q, k and v are f32: cuDNN's fused attention takes f16 and bf16"));

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "backend/candidate.hpp"
-#include "backend/cuda/kernel_text.hpp"
-#include "backend/cuda/runtime_compiler.hpp"
+#include "backend/cuda/modules/runtime_compiler.hpp"
+#include "backend/cuda/text/kernel_text.hpp"
 #include "backend/kernels/text/kernel_source.hpp"
 #include "backend/kernels/workspace/call.hpp"
 #include "base/canonical_bytes.hpp"

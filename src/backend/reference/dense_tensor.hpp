@@ -26,10 +26,15 @@ std::vector<Real> load_dense(const problem::StridedTensor& tensor, const void* d
 template <class Real>
 std::vector<Real> load_dense(const AttentionProblem& problem, problem::TensorRole role, const void* data,
                              std::span<const void* const> operands = {}) {
-  std::vector<Real> values = load_dense<Real>(problem::placed_tensor(problem, role, operands), data);
-  if (!is_float8(problem::dtype_of(problem, role))) return values;
-  const auto unit = static_cast<Real>(problem::StoredUnit(problem, role).of(operands));
-  for (Real& value : values) value *= unit;
+  const problem::StridedTensor tensor = problem::placed_tensor(problem, role, operands);
+  std::vector<Real> values = load_dense<Real>(tensor, data);
+  if (!is_float8(tensor.dtype)) return values;
+  const problem::StoredUnit unit(problem, role);
+  const std::int64_t heads = tensor.shape[1], of_head = tensor.shape[2] * tensor.shape[3];
+  for (std::int64_t first = 0; first < tensor.elements(); first += of_head) {
+    const auto factor = static_cast<Real>(unit.of(operands, first / of_head % heads));
+    for (std::int64_t i = first; i < first + of_head; ++i) values[static_cast<std::size_t>(i)] *= factor;
+  }
   return values;
 }
 

@@ -325,6 +325,9 @@ BackwardResult<double> fast_backward(const compiler::CompiledProblem& compiled, 
   for (const OperandView& operand : task.operands)
     task.backward.d_operands.emplace_back(is_floating(operand.dtype) ? static_cast<std::size_t>(operand.size()) : 0);
   run(task, threads, progress);
+  task.backward.amax_dq = largest_magnitude(task.backward.dq);
+  task.backward.amax_dk = largest_magnitude(task.backward.dk);
+  task.backward.amax_dv = largest_magnitude(task.backward.dv);
   return std::move(task.backward);
 }
 

@@ -77,8 +77,12 @@ class Backward {
     for (const auto& [values, unit] : {std::pair{&result_.dq, softmax_.unit_q}, std::pair{&result_.dk, softmax_.unit_k},
                                        std::pair{&result_.dv, softmax_.unit_v}}) {
       for (Real& value : *values) value = as_multiplied(problem_, unit, value);
-      store(*values, problem::dtype_of(problem_, TensorRole::kDQ));
     }
+    result_.amax_dq = largest_magnitude(result_.dq);
+    result_.amax_dk = largest_magnitude(result_.dk);
+    result_.amax_dv = largest_magnitude(result_.dv);
+    for (std::vector<Real>* values : {&result_.dq, &result_.dk, &result_.dv})
+      store(*values, problem::dtype_of(problem_, TensorRole::kDQ));
     for (std::size_t i = 0; i < softmax_.operands.size(); ++i) store(result_.d_operands[i], softmax_.operands[i].dtype);
     return std::move(result_);
   }

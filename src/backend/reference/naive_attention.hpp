@@ -52,12 +52,22 @@ Real larger_magnitude(Real largest, Real number) {
   return magnitude > largest || std::isnan(magnitude) ? magnitude : largest;
 }
 
+/// The largest magnitude of all numbers, in the form of the results.
+template <class Real>
+std::vector<Real> largest_magnitude(const std::vector<Real>& numbers) {
+  Real largest = 0;
+  for (const Real number : numbers) largest = larger_magnitude(largest, number);
+  return {largest};
+}
+
 /// Dense tensors, in the order batch, heads, sequence, dim. Operand gradients are in the order of the declarations,
-/// each dense in the operand's own dimensions, empty for operands that are not floating.
+/// each dense in the operand's own dimensions, empty for operands that are not floating. The largest magnitudes are of
+/// gradients that are not yet rounded, one element each.
 template <class Real>
 struct BackwardResult {
   std::vector<Real> dq, dk, dv;
   std::vector<std::vector<Real>> d_operands;
+  std::vector<Real> amax_dq, amax_dk, amax_dv;
 };
 
 /// Signed errors that are added to an evaluation on purpose, as large as another implementation's may be.

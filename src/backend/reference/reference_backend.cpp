@@ -48,6 +48,12 @@ class ReferenceBackward final : public BackwardPlan {
     reference::store_dense(problem, TensorRole::kDQ, result.dq, tensors.dq, tensors.operands);
     reference::store_dense(problem, TensorRole::kDK, result.dk, tensors.dk, tensors.operands);
     reference::store_dense(problem, TensorRole::kDV, result.dv, tensors.dv, tensors.operands);
+    const auto store_amax = [](const std::vector<double>& amax, float* out) {
+      if (out != nullptr) *out = static_cast<float>(amax.front());
+    };
+    store_amax(result.amax_dq, tensors.amax_dq);
+    store_amax(result.amax_dk, tensors.amax_dk);
+    store_amax(result.amax_dv, tensors.amax_dv);
     const auto operands = reference::view_operands(problem, tensors.operands);
     for (std::size_t i = 0; i < operands.size(); ++i) {
       if (tensors.d_operands[i] == nullptr) continue;

@@ -201,8 +201,9 @@ class SoftmaxRows {
   const Real scale_o, unit_q, unit_k, unit_v;
 
  private:
+  /// For a backward alone, whose heads share it.
   Real unit_of(TensorRole role, const InputTensors& inputs) const {
-    return static_cast<Real>(problem::StoredUnit(problem, role).of(inputs.operands));
+    return static_cast<Real>(problem::StoredUnit(problem, role).of(inputs.operands, 0));
   }
 
   const Row<Real>& row_without_keys(Real lse) {

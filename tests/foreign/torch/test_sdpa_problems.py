@@ -21,6 +21,13 @@ def test_problem(number, foreign_seed, record):
     record("cuDNN frontend's random SDPA", f"problem {number}", "torch", largest_ratio(*sdpa_in_torch.held(problem)))
 
 
+def test_varlen_sequences_without_any_key():
+    """A find of a random run, which was refused."""
+    problem = sdpa_problems.draw(164720392, longest=48, widest=64)
+    assert problem.kind == "varlen" and problem.lengths_kv == (0,)
+    sdpa_in_torch.held(problem)
+
+
 def test_equal_seeds_draw_equal_problems(foreign_seed):
     assert sdpa_problems.draw(foreign_seed) == sdpa_problems.draw(foreign_seed) != sdpa_problems.draw(foreign_seed + 1)
 

@@ -1,4 +1,6 @@
 #include <random>
+#include <string_view>
+#include <type_traits>
 
 #include <gtest/gtest.h>
 
@@ -8,8 +10,9 @@
 #include "check/random_problem.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/open_sizes.hpp"
+#include "problem/problem_members.hpp"
 #include "problem/structure_key.hpp"
-#include "problem/tensor_view.hpp"
+#include "support/other_sizes.hpp"
 #include "support/test_seed.hpp"
 #include "support/tiled_call.hpp"
 
@@ -27,39 +30,6 @@ checking::RandomProblemOptions options() {
   options.max_logit_probability = options.ragged_probability = options.paged_probability = 0.2;
   options.gradient_layout_probability = options.output_dtype_probability = 0.2;
   return options;
-}
-
-/// The problem at other sizes and with dense tensors: its structure is the same.
-AttentionProblem at_other_sizes(AttentionProblem problem, std::mt19937_64& random) {
-  const auto any = [&](std::int64_t most) { return std::uniform_int_distribution<std::int64_t>(1, most)(random); };
-  problem.batch = any(4);
-  problem.heads_kv = any(3);
-  problem.heads_q = problem.heads_kv * any(3);
-  problem.seq_q = any(200);
-  problem.seq_kv = any(300);
-  if (problem.tokens_q) problem.tokens_q = any(problem.batch * problem.seq_q);
-  if (problem.tokens_kv) problem.tokens_kv = any(problem.batch * problem.seq_kv);
-  if (problem.paged) {
-    const std::int64_t block = problem.paged->block_size;
-    problem.paged->blocks_per_sequence = (problem.seq_kv + block - 1) / block + any(3) - 1;
-    problem.paged->blocks = any(40);
-  }
-  for (TensorLayout* layout : {&problem.q, &problem.k, &problem.v, &problem.o}) layout->strides.reset();
-  for (auto* layout : {&problem.d_o, &problem.dq, &problem.dk, &problem.dv}) {
-    if (*layout) (*layout)->strides.reset();
-  }
-  for (OperandSpec& spec : problem.operands) {
-    spec.strides.clear();
-    for (const OperandDecl& decl : problem.program.operands()) {
-      if (decl.name != spec.name) continue;
-      if (!decl.is_table()) {
-        spec.shape = problem::default_spec(problem, decl).shape;
-      } else {
-        for (std::int64_t& size : spec.shape) size = any(20);
-      }
-    }
-  }
-  return problem;
 }
 
 void expect_equal(const masks::MaskClass& x, const masks::MaskClass& y) { EXPECT_EQ(x, y); }
@@ -81,7 +51,7 @@ TEST(Structure, ACompileServesAllSizesOfIt) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
     const AttentionProblem problem = checking::random_problem(seed, options()).problem;
-    const AttentionProblem other = at_other_sizes(problem, random);
+    const AttentionProblem other = test::at_other_sizes(problem, random);
     ASSERT_EQ(problem::structure_key(problem), problem::structure_key(other));
     expect_equal(compiler::at_sizes_of(other, compiler::compile(problem)), compiler::compile(other));
     if (::testing::Test::HasFailure()) return;
@@ -99,6 +69,76 @@ TEST(Structure, AProblemAndTheSizesOfACallAreTheProblem) {
     EXPECT_EQ(parse_problem(to_json(open)), open);
     if (::testing::Test::HasFailure()) return;
   }
+}
+
+/// Changes one member of a problem, found by its number, whether or not the problem stays valid.
+class Change {
+ public:
+  explicit Change(int number) : number_(number) {}
+
+  void operator()(std::string_view, auto& member) {
+    if (number_-- == 0) change(member);
+  }
+  /// Whether there was such a member.
+  bool is_done() const { return number_ < 0; }
+
+ private:
+  static void change(bool& flag) { flag = !flag; }
+  static void change(std::int64_t& size) { ++size; }
+  static void change(float& number) { number = number == 0 ? -0.0f : -number; }
+  template <class Enum>
+  requires std::is_enum_v<Enum>
+  static void change(Enum& value) { value = static_cast<Enum>(static_cast<int>(value) == 0 ? 1 : 0); }
+  static void change(SequenceLengths& lengths) { lengths.q = !lengths.q; }
+  static void change(PagedKeys& paged) { ++paged.block_size; }
+  static void change(TensorLayout& tensor) { change(tensor.layout); }
+  static void change(Program& program) { program = Program::parse("value = score * 0.37"); }
+  static void change(std::vector<OperandSpec>& operands) {
+    if (operands.empty()) return operands.push_back({"another", DType::kF32, {}, {}});
+    operands.front().gradient = !operands.front().gradient;
+  }
+  template <class Value>
+  static void change(std::optional<Value>& value) {
+    if (!value) value.emplace();
+    change(*value);
+  }
+
+  int number_;
+};
+
+/// Comparison and key say the same of a change to any member.
+TEST(Structure, IsComparedAsItsKeyIs) {
+  int same = 0, others = 0;
+  const auto expect_agreement = [&](const AttentionProblem& problem, const AttentionProblem& other) {
+    const bool is_same = problem::structure_key(problem) == problem::structure_key(other);
+    EXPECT_EQ(problem::same_structure(problem, other), is_same);
+    EXPECT_EQ(problem::same_structure(other, problem), is_same);
+    ++(is_same ? same : others);
+  };
+  for (int i = 0; i < kProblems / 4; ++i) {
+    const std::uint64_t seed = test::test_seed() + static_cast<std::uint64_t>(i);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    const AttentionProblem problem = checking::random_problem(seed, options()).problem;
+    expect_agreement(problem, test::at_other_sizes(problem, random));
+    expect_agreement(problem, checking::random_problem(seed + kProblems, options()).problem);
+    for (int number = 0;; ++number) {
+      SCOPED_TRACE("member " + std::to_string(number));
+      AttentionProblem other = problem;
+      Change change(number);
+      problem::visit_members(other, change);
+      if (!change.is_done()) break;
+      expect_agreement(problem, other);
+    }
+    for (std::size_t operand = 0; operand < problem.operands.size(); ++operand) {
+      AttentionProblem other = problem;
+      other.operands[operand].shape.push_back(2);
+      expect_agreement(problem, other);
+    }
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(same, kProblems / 4 * 5);
+  EXPECT_GT(others, kProblems / 4 * 20);
 }
 
 TEST(Structure, AProgramADtypeAndAHeadDimAreOfIt) {
@@ -127,7 +167,7 @@ TEST(Structure, TheTextOfKernelsFollowsFromItAndTheShape) {
     std::mt19937_64 random(seed);
     const AttentionProblem problem = checking::random_problem(seed, options()).problem;
     const CompiledProblem one = compiler::compile(problem);
-    const CompiledProblem other = compiler::at_sizes_of(at_other_sizes(problem, random), one);
+    const CompiledProblem other = compiler::at_sizes_of(test::at_other_sizes(problem, random), one);
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
       if (direction == Direction::kBackward && !one.backward) continue;
       using namespace backend::kernels;  // NOLINT(google-build-using-namespace)

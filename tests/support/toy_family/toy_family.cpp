@@ -53,7 +53,7 @@ class ToyVariant final : public Variant {
 };
 
 std::vector<UnsupportedReason> objections(const Work& work, const DeviceProperties* device) {
-  std::vector<UnsupportedReason> reasons = tiled_objections(work.problem, device);
+  std::vector<UnsupportedReason> reasons = tiled_objections(work, device);
   if (work.problem.problem.seq_q > kLongest) {
     reasons.push_back(unsupported(Rule::kEngineRefused, concat("toy kernels: expected at most ", kLongest,
                                                                " queries, found ", work.problem.problem.seq_q)));

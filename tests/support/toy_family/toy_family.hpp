@@ -3,7 +3,7 @@
 #include <memory>
 #include <span>
 
-#include "backend/cuda/kernel_text.hpp"
+#include "backend/cuda/text/kernel_text.hpp"
 #include "backend/kernels/family.hpp"
 
 namespace scoremod::test {

@@ -10,6 +10,8 @@
 
 #include <gtest/gtest.h>
 
+#include "support/test_seed.hpp"
+
 namespace scoremod {
 namespace {
 
@@ -37,11 +39,10 @@ TEST(Concat, WritesNumbersWithSixDigits) {
     EXPECT_EQ(concat(static_cast<float>(number)), streamed(static_cast<float>(number)));
   }
   EXPECT_EQ(concat(std::nan("")), streamed(std::nan("")));
-  const auto seed = std::random_device()();
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test::test_seed());
   for (int i = 0; i < 2000; ++i) {
     const auto number = std::bit_cast<double>(random());
-    EXPECT_EQ(concat(number), streamed(number)) << "seed " << seed;
+    EXPECT_EQ(concat(number), streamed(number)) << "SCOREMOD_TEST_SEED=" << test::test_seed();
   }
 }
 

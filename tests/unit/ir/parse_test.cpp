@@ -131,6 +131,7 @@ TEST(Parse, SaysWhatMayHaveBeenMeant) {
       {"value = score\nkeep = (q_idx >= kv_idx or kv_idx < 3)", "found 'or' (did you mean '|'?)"},
       {"value = score\nkeep = not (q_idx >= kv_idx)", "(did you mean '!'?)"},
       {"value = where(q_idx >= kv_idx, score, -inf)", "(did you mean 'select'?)"},
+      {"value = score\nkeep = causal", "(did you mean 'q_idx >= kv_idx'?)"},
       {"value = tanhh(score)", "(did you mean 'tanh'?); " SCOREMOD_PAGE("reference/ops") " lists the functions"},
       {"value = acos(score)", "before; " SCOREMOD_PAGE("reference/ops") " lists the functions"},
       {"operand slopes: f32 [h]\nvalue = score * slope", "(did you mean 'slopes'?)"},

@@ -355,7 +355,7 @@ TEST(PlanTask, PlansOtherSizesLikeWhatWasChosen) {
   const int builds = any.builds;
   const CompiledProblem other = problem_of("value = score * 14.5", 700);
   const auto like = [&](const Considered& chosen, const CompileOptions& options) {
-    return plan_like(chosen, other, options, {{&any}, MemoryKind::kHost, false, "the test"});
+    return plan_like(chosen, nullptr, other, options, {{&any}, MemoryKind::kHost, false, "the test"});
   };
   const auto planned = like(*first.answer.chosen(), {});
   ASSERT_TRUE(planned);

@@ -41,6 +41,7 @@ const std::vector<Change>& changes() {
          p.paged = PagedKeys{1, 3, 2};
        }},
       {"dtype", [](auto& p) { p.dtype = DType::kF16; }},
+      {"dtype_kv", [](auto& p) { p.dtype_kv = DType::kE5M2; }},
       {"dtype_o", [](auto& p) { p.dtype_o = DType::kF16; }},
       {"dtype_d_o", [](auto& p) { p.dtype_d_o = DType::kE5M2; }},
       {"dtype_gradients", [](auto& p) { p.dtype_gradients = DType::kF16; }},
@@ -84,6 +85,7 @@ const std::vector<Change>& changes() {
       {"stats", [](auto& p) { p.stats = true; }},
       {"max_logit", [](auto& p) { p.max_logit = true; }},
       {"amax_o", [](auto& p) { p.amax_o = true; }},
+      {"amax_gradients", [](auto& p) { p.amax_gradients = true; }},
       {"index_offsets", [](auto& p) { p.index_offsets = true; }},
       {"deterministic", [](auto& p) { p.deterministic = true; }},
   };

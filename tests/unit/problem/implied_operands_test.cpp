@@ -78,6 +78,36 @@ TEST(ImpliedOperands, HaveTheScalesOfFp8Tensors) {
   EXPECT_FALSE(is_tensor_scale(problem, "descale_q"));
 }
 
+TEST(ImpliedOperands, HaveTheScalesOfAnFp8Cache) {
+  AttentionProblem problem = test::small_problem();
+  problem.backward = false;
+  problem.dtype = DType::kBF16;
+  problem.dtype_kv = DType::kE4M3;
+  const auto scales = [&] {
+    std::vector<OperandSpec> found;
+    for (const OperandSpec& spec : with_implied_operands(problem).operands) {
+      if (is_tensor_scale(problem, spec.name)) found.push_back(spec);
+    }
+    return found;
+  };
+  const OperandSpec of_keys{"descale_k", DType::kF32, {}, {}, false},
+      of_values{"descale_v", DType::kF32, {}, {}, false};
+  EXPECT_EQ(scales(), (std::vector{of_keys, of_values}));
+  OperandSpec of_heads = of_values;
+  of_heads.shape = {problem.heads_kv};
+  problem.operands.push_back(of_heads);
+  EXPECT_EQ(scales(), (std::vector{of_heads, of_keys}));
+  EXPECT_NO_THROW(validate(problem));
+  EXPECT_TRUE(has_head_scales(problem, "descale_v"));
+  EXPECT_FALSE(has_head_scales(problem, "descale_k"));
+  EXPECT_EQ(implied_table_shape(problem, "descale_v"), std::vector{problem.heads_kv});
+  problem.operands.back().shape = {problem.heads_kv + 1};
+  test::expect_refusal("shape: expected [2], which the problem's fields give operand 'descale_v'; found [3]",
+                       [&] { validate(problem); });
+  problem.operands.back().shape = {1, problem.heads_kv};
+  test::expect_refusal("shape: expected [], the problem's sizes along the axes []", [&] { validate(problem); });
+}
+
 TEST(ImpliedOperands, AreNoneWithoutTheFields) {
   AttentionProblem problem = with_everything();
   problem.lengths = {};

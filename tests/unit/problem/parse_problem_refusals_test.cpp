@@ -75,6 +75,13 @@ const std::vector<BadFile>& bad_files() {
       {"size_beyond_u64",
        replaced("\"batch\": 2", "\"batch\": 99999999999999999999"),
        {"batch: expected an integer, found"}},
+      {"size_of_minus_1",
+       replaced("\"batch\": 2", "\"batch\": -1"),
+       {"batch: expected a size from 1 to 1073741824, or null for an open one, found -1"}},
+      {"size_of_minus_2", replaced("\"batch\": 2", "\"batch\": -2"), {"batch: expected a size from 1 to", "found -2"}},
+      {"head_dim_of_minus_1",
+       replaced("\"dim_qk\": 8", "\"dim_qk\": -1"),
+       {"dim_qk: expected a size from 1 to 1073741824, found -1"}},
       {"size_too_large", replaced("\"batch\": 2", "\"batch\": 2147483648"), {"batch: expected a size from 1 to"}},
       {"dtype_unknown",
        replaced("\"dtype\": \"bf16\"", "\"dtype\": \"bfloat16\""),
@@ -114,6 +121,9 @@ const std::vector<BadFile>& bad_files() {
       {"operand_shape_float",
        replaced("[4, 9]", "[4, 9.5]"),
        {"operands[0].shape[1]: expected an integer, found the number 9.5"}},
+      {"operand_shape_of_minus_1",
+       replaced("[4, 9]", "[4, -1]"),
+       {"operands[0].shape[1]: expected a size from 1 to 1073741824, or null for an open one, found -1"}},
       {"operand_shape_zero", replaced("[4, 9]", "[4, 0]"), {"operands[0].shape[1]: expected a size from 1"}},
       {"operand_dtype",
        replaced("\"dtype\": \"bf16\", \"gradient\"", "\"dtype\": \"i32\", \"gradient\""),
@@ -187,6 +197,18 @@ TEST(ParseProblem, FieldsOfAnotherKindAreNamed) {
   EXPECT_NE(refusal(start + mask + R"("inputs": {"m": {"uniform": [0, 1]}}})")
                 .find("inputs.m.uniform: expected a tensor of numbers"),
             std::string::npos);
+}
+
+TEST(ParseProblem, PagedSizesAreNumbersOrOpen) {
+  const auto paged = [](const std::string& block_size, const std::string& blocks) {
+    return refusal(
+        R"({"batch": 2, "heads_q": 1, "seq_q": 1, "seq_kv": 8, "dim_qk": 4, "lengths": {"kv": true}, "paged": )"
+        R"({"block_size": )" +
+        block_size + R"(, "blocks": )" + blocks + R"(, "blocks_per_sequence": 2}})");
+  };
+  EXPECT_EQ(paged("4", "-1"), "paged.blocks: expected a size from 1 to 1073741824, or null for an open one, found -1");
+  EXPECT_EQ(paged("null", "4"), "paged.block_size: expected an integer, found null");
+  EXPECT_EQ(paged("-1", "4"), "paged.block_size: expected a size from 1 to 1073741824, found -1");
 }
 
 TEST(ParseProblem, AnInputNameThatMeansTwoTensorsIsRefused) {

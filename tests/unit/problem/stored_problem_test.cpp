@@ -98,6 +98,46 @@ TEST(StoredProblem, IsAttentionOfWhatIsStored) {
   }
 }
 
+/// An FP8 KV cache, whose heads have their own scales. The query is the problem's own, as it lies.
+TEST(StoredProblem, HasTheScalesOfKvHeadsForEachQueryHead) {
+  AttentionProblem problem = test::small_problem();
+  problem.dtype = DType::kF16;
+  problem.dtype_kv = DType::kE5M2;
+  problem.q.layout = Layout::kSBHD;
+  problem.stats = problem.max_logit = true;
+  problem.program = Program::parse("value = 3.0 * tanh(score / 3.0)\nkeep = kv_idx <= q_idx + 2");
+  problem.operands = {{"descale_k", DType::kF32, {2}, {3}, false}};
+  const compiler::CompiledProblem given = compiler::compile(problem);
+  const compiler::CompiledProblem stored = compiler::compile(stored_problem(given.problem, DType::kF32));
+  EXPECT_EQ(stored.problem.dtype, DType::kF16);
+  EXPECT_EQ(stored.problem.dtype_kv, std::nullopt);
+  EXPECT_EQ(stored.problem.q, problem.q);
+  EXPECT_EQ(spec_of(stored.problem, *operand_number(stored.problem.program, "descale_k")).shape,
+            std::vector{problem.heads_q});
+
+  ProblemInputs inputs = random_inputs(problem);
+  const std::vector<float> of_heads{0.125F, 0.5F}, of_query_heads{0.125F, 0.125F, 0.5F, 0.5F};
+  const float of_v = 0.25F;
+  const std::vector<float> apart{of_heads[0], 99, 99, of_heads[1]};
+  std::vector<const void*> operands, of_stored_operands;
+  for (const OperandDecl& decl : given.problem.program.operands()) {
+    operands.push_back(decl.name == "descale_k" ? apart.data() : &of_v);
+    of_stored_operands.push_back(decl.name == "descale_k" ? of_query_heads.data() : &of_v);
+  }
+  const auto convert = [&](TensorRole role, const std::vector<std::byte>& bytes) {
+    return converted(given.problem, stored.problem, role, bytes, 1);
+  };
+  const std::vector<std::byte> k = convert(TensorRole::kK, inputs.k), v = convert(TensorRole::kV, inputs.v);
+  const backend::CallParameters call{problem.effective_scale(), {}, nullptr};
+  const auto expected =
+      reference::forward<double>(given, {inputs.q.data(), inputs.k.data(), inputs.v.data(), nullptr, operands}, call);
+  const auto found =
+      reference::forward<double>(stored, {inputs.q.data(), k.data(), v.data(), nullptr, of_stored_operands}, call);
+  expect_times("o", 1 / double{of_v}, found.o, expected.o);
+  expect_times("lse", 1, found.lse, expected.lse);
+  expect_times("max_logit", 1, found.max_logit, expected.max_logit);
+}
+
 TEST(StoredProblem, KeepsWhereRaggedAndPagedTensorsLie) {
   AttentionProblem problem = test::small_problem();
   problem.dtype = DType::kE5M2;

@@ -146,6 +146,35 @@ const std::vector<Mistake>& mistakes() {
       {"amax_of_others",
        [](auto& p) { p.amax_o = true; },
        {"amax_o: expected false in a problem whose dtype is f32, found true"}},
+      {"amax_gradients_of_others",
+       [](auto& p) { p.amax_gradients = true; },
+       {"amax_gradients: expected false in a problem whose dtype is f32, found true"}},
+      {"amax_gradients_of_forwards",
+       [](auto& p) {
+         p.dtype = DType::kE4M3;
+         p.amax_gradients = true;
+         p.backward = false;
+       },
+       {"amax_gradients: expected false in a problem without backward", "found true"}},
+      {"keys_of_16_bits",
+       [](auto& p) {
+         p.backward = false;
+         p.dtype_kv = DType::kBF16;
+       },
+       {"dtype_kv: expected e4m3 or e5m2 (of k and v), found bf16", "leave it out"}},
+      {"keys_of_float8_queries",
+       [](auto& p) {
+         p.backward = false;
+         p.dtype = p.dtype_o.emplace(DType::kE4M3);
+         p.dtype_kv = DType::kE5M2;
+       },
+       {"dtype_kv: expected none in a problem whose dtype is e4m3", "found e5m2"}},
+      {"gradients_of_float8_keys",
+       [](auto& p) {
+         p.backward = true;
+         p.dtype_kv = DType::kE4M3;
+       },
+       {"dtype_kv: expected a problem without backward", "or convert k and v to f32"}},
       {"float8_gradients",
        [](auto& p) {
          p.dtype = DType::kE4M3;

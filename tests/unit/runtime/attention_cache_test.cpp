@@ -137,7 +137,7 @@ TEST(AttentionCache, KeepsNoErrors) {
   EXPECT_EQ(attention_cache_statistics().failures - before.failures, 2);
   EXPECT_EQ(attention_cache_statistics().entries, 0);
   AttentionProblem invalid = problem_of(1);
-  invalid.batch = 0;
+  invalid.batch = -2;
   test::expect_refusal("batch", [&] { cached_attention(invalid, on_cpu()); });
 }
 

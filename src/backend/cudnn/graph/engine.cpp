@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "backend/cuda/retirement.hpp"
+#include "backend/cuda/device/retirement.hpp"
 #include "backend/cudnn/graph/frontend_graph.hpp"
 #include "backend/cudnn/graph/handle.hpp"
 #include "backend/cudnn/graph/library.hpp"

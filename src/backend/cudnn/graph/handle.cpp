@@ -3,8 +3,8 @@
 #include <cudnn.h>
 #include <dlfcn.h>
 
-#include "backend/cuda/runtime_call.hpp"
-#include "backend/cuda/thread_things.hpp"
+#include "backend/cuda/device/runtime_call.hpp"
+#include "backend/cuda/device/thread_things.hpp"
 #include "backend/cudnn/graph/library.hpp"
 #include "base/fail.hpp"
 #include "base/timeline.hpp"

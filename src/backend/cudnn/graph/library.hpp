@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/library.hpp"
+#include "backend/cuda/device/library.hpp"
 
 namespace scoremod::backend::cudnn {
 

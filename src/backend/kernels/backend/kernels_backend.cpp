@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/cuda/cuda_memory.hpp"
-#include "backend/cuda/float8_candidates.hpp"
-#include "backend/cuda/library.hpp"
-#include "backend/cuda/workspace_alignment.hpp"
+#include "backend/cuda/device/cuda_memory.hpp"
+#include "backend/cuda/device/library.hpp"
+#include "backend/cuda/device/workspace_alignment.hpp"
+#include "backend/cuda/float8/float8_candidates.hpp"
 #include "backend/kernels/backend/recipe.hpp"
 #include "backend/kernels/family.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
@@ -89,8 +89,7 @@ class KernelsBackend final : public Backend {
 
   std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task& task,
                                             const Target* target) const override {
-    if (is_float8(problem.problem.dtype))
-      return objections(cuda::without_float8(problem, task.direction), task, target);
+    if (problem::has_float8_keys(problem.problem)) return float8_objections(problem, task, target);
     const std::vector<OperandTarget> targets = targets_of(problem, task);
     const Work work{problem, task.direction, targets};
     std::vector<UnsupportedReason> reasons = family_objections(work, nullptr);
@@ -114,7 +113,37 @@ class KernelsBackend final : public Backend {
 
   std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,
                                     std::vector<UnsupportedReason>& reasons) const override {
-    if (is_float8(problem.problem.dtype)) return cuda::float8_candidates(*this, problem, task, target, reasons);
+    if (!problem::has_float8_keys(problem.problem)) return own_candidates(problem, task, target, reasons);
+    std::vector<Candidate> candidates = cuda::float8_candidates(*this, problem, task, target, reasons);
+    if (is_float8(problem.problem.dtype)) return candidates;
+    // Some kernels read FP8 keys and values as they are. What the others object to is known of 16 bits.
+    std::vector<UnsupportedReason> of_eight_bits;
+    for (Candidate& direct : own_candidates(problem, task, target, of_eight_bits))
+      candidates.push_back(std::move(direct));
+    return candidates;
+  }
+
+  std::vector<std::vector<std::uint32_t>> fused_operand_gradients(const CompiledProblem& problem, const Target& target,
+                                                                  std::vector<std::string>& notes) const override {
+    if (problem::has_float8_keys(problem.problem))
+      return fused_operand_gradients(cuda::without_float8(problem, Direction::kBackward), target, notes);
+    const Task task{Direction::kBackward, true, problem::operands_with_gradient(problem.problem)};
+    const std::vector<OperandTarget> targets = targets_of(problem, task);
+    if (targets.empty() || !objections(problem, task, &target).empty()) return {};
+    const Work work{problem, task.direction, targets};
+    std::vector<UnsupportedReason> reasons;
+    const bool can = std::ranges::any_of(kernels::families(), [&](const KernelFamily* family) {
+      return family->objections(work, &target.device).empty() &&
+             !family->variants(work, target.device, reasons).empty();
+    });
+    if (!can) return {};
+    return {task.operand_gradients};
+  }
+
+ private:
+  /// The candidates of kernels that run the problem as it is.
+  static std::vector<Candidate> own_candidates(const CompiledProblem& problem, const Task& task, const Target& target,
+                                               std::vector<UnsupportedReason>& reasons) {
     std::vector<Candidate> candidates;
     const std::vector<OperandTarget> targets = targets_of(problem, task);
     const Work work{problem, task.direction, targets};
@@ -131,24 +160,16 @@ class KernelsBackend final : public Backend {
     return candidates;
   }
 
-  std::vector<std::vector<std::uint32_t>> fused_operand_gradients(const CompiledProblem& problem, const Target& target,
-                                                                  std::vector<std::string>& notes) const override {
-    if (is_float8(problem.problem.dtype))
-      return fused_operand_gradients(cuda::without_float8(problem, Direction::kBackward), target, notes);
-    const Task task{Direction::kBackward, true, problem::operands_with_gradient(problem.problem)};
-    const std::vector<OperandTarget> targets = targets_of(problem, task);
-    if (targets.empty() || !objections(problem, task, &target).empty()) return {};
-    const Work work{problem, task.direction, targets};
-    std::vector<UnsupportedReason> reasons;
-    const bool can = std::ranges::any_of(kernels::families(), [&](const KernelFamily* family) {
-      return family->objections(work, &target.device).empty() &&
-             !family->variants(work, target.device, reasons).empty();
-    });
-    if (!can) return {};
-    return {task.operand_gradients};
+  std::vector<UnsupportedReason> float8_objections(const CompiledProblem& problem, const Task& task,
+                                                   const Target* target) const {
+    std::vector<UnsupportedReason> reasons = objections(cuda::without_float8(problem, task.direction), task, target);
+    if (problem.problem.amax_gradients && task.direction == Direction::kBackward && task.attention)
+      reasons.push_back(unsupported(Rule::kAmaxGradients,
+                                    "expected no amax_gradients, found them: the kernels round dq, dk and dv as they "
+                                    "store them, and write no magnitudes"));
+    return reasons;
   }
 
- private:
   /// Why no family has kernels that fit; empty if one has.
   static std::vector<UnsupportedReason> family_objections(const Work& work, const DeviceProperties* device) {
     std::vector<UnsupportedReason> all;
@@ -181,9 +202,9 @@ class KernelsBackend final : public Backend {
     candidate.structural_key = kept_key(problem, recipe, compute_capability, structural_key, "structure of kernels");
     candidate.plan_key = kept_key(problem, recipe, compute_capability, plan_key, "kernels");
     candidate.refusal_key = [recipe, compute_capability] { return refusal_key(*recipe, compute_capability); };
-    candidate.label =
-        concat(task.direction == Direction::kForward ? "forward " : "backward ", to_string(p.dtype), " d", p.dim_qk,
-               " by ", variant->label(work), targets.empty() ? "" : ", with operands' gradients");
+    candidate.label = concat(task.direction == Direction::kForward ? "forward " : "backward ", to_string(p.dtype),
+                             p.dtype_kv ? concat(" over ", to_string(*p.dtype_kv)) : std::string(), " d", p.dim_qk,
+                             " by ", variant->label(work), targets.empty() ? "" : ", with operands' gradients");
     candidate.notes = {candidate.label};
     candidate.workspace_bytes = cuda::with_room_to_align(layout.workspace_bytes());
     candidate.nodes = problem.forward.program.nodes().size();

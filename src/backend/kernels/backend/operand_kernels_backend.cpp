@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/cuda/cuda_memory.hpp"
-#include "backend/cuda/float8_candidates.hpp"
-#include "backend/cuda/library.hpp"
-#include "backend/cuda/runtime_compiler.hpp"
-#include "backend/cuda/workspace_alignment.hpp"
+#include "backend/cuda/device/cuda_memory.hpp"
+#include "backend/cuda/device/library.hpp"
+#include "backend/cuda/device/workspace_alignment.hpp"
+#include "backend/cuda/float8/float8_candidates.hpp"
+#include "backend/cuda/modules/runtime_compiler.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/backend/recipe.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
@@ -80,9 +80,9 @@ class OperandKernelsBackend final : public Backend {
 
   std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task& task,
                                             const Target* target) const override {
-    if (is_float8(problem.problem.dtype))
+    if (problem::has_float8_keys(problem.problem))
       return objections(cuda::without_float8(problem, task.direction), task, target);
-    std::vector<UnsupportedReason> reasons = kernels::problem_objections(problem);
+    std::vector<UnsupportedReason> reasons = kernels::problem_objections(problem, Direction::kBackward);
     const std::vector<OperandTarget> targets = targets_of(problem, task);
     if (const std::int64_t entries = kernels::table_entries(problem, targets); entries > kernels::kMaxTableEntries) {
       reasons.push_back(unsupported(Rule::kOperandGradientSize,
@@ -101,7 +101,8 @@ class OperandKernelsBackend final : public Backend {
 
   std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,
                                     std::vector<UnsupportedReason>& reasons) const override {
-    if (is_float8(problem.problem.dtype)) return cuda::float8_candidates(*this, problem, task, target, reasons);
+    if (problem::has_float8_keys(problem.problem))
+      return cuda::float8_candidates(*this, problem, task, target, reasons);
     const std::vector<OperandTarget> targets = targets_of(problem, task);
     const TileShape shape = shape_of(problem);
     const auto recipe = std::make_shared<OperandKernelsRecipe>(problem, targets, shape);

@@ -11,8 +11,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "backend/cuda/context.hpp"
-#include "backend/cuda/runtime_compiler.hpp"
+#include "backend/cuda/device/context.hpp"
+#include "backend/cuda/modules/runtime_compiler.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/workspace/call.hpp"

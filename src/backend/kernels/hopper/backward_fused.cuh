@@ -13,10 +13,18 @@
 // neighbouring 16 bytes. Column 8 n of a thread is its nth four floats.
 constexpr int kBoxSums = 64 * 64;
 
-// The number of the box of 64 dims from 64 * block on, and of 64 queries from q on.
-SCOREMOD_FUNCTION int box_number(const AttentionArguments& call, int b, int h, int q, int block) {
-  const int rows = call.query_tiles * (kQueries / 64);
-  return ((b * call.heads_q + h) * rows + q / 64) * blocks_of(kDimQk) + block;
+// The first 64 rows of a sequence in the sums of its first head, and from one head to the next.
+SCOREMOD_FUNCTION int first_sum_rows(const AttentionArguments& call, int b) {
+  const int tile = kPacksQueries ? first_packed_tile(call.q, b, kQueries) : b * call.heads_q * call.query_tiles;
+  return tile * (kQueries / 64);
+}
+SCOREMOD_FUNCTION int sum_rows_pitch(const AttentionArguments& call) {
+  return (kPacksQueries ? call.query_work_tiles : call.query_tiles) * (kQueries / 64);
+}
+// The number of the box of 64 dims from 64 * block on, and of 64 queries from q on. `first` is where the sums of the
+// head's sequence begin.
+SCOREMOD_FUNCTION int box_number(const AttentionArguments& call, int first, int h, int q, int block) {
+  return (first + h * sum_rows_pitch(call) + q / 64) * blocks_of(kDimQk) + block;
 }
 // The thread's first sums of a box; those of 8 columns further are kNextSums on.
 constexpr int kNextSums = kGroup * 4;
@@ -81,6 +89,7 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
   unsigned all_gradients, all_k;
   int last_box, box;  // where dq goes of the last step, and of the one before
   int own_tile;       // of the gradients of the step that the ring is at
+  int first_rows;     // of the sequence's dq in the sums
 
   SCOREMOD_MEMBER FusedGroup(const Arguments& arguments, const KeyTiles& key_tiles)
       : KeyGroup<true, true, FusedGains>(arguments, key_tiles) {
@@ -99,6 +108,7 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
     else
       all_gradients = moved_by(all_gradients, own_half);
     own_tile = 0;
+    first_rows = first_sum_rows(p.call, b);
     take_steps();
     pin_sums();
     // Both read all keys, whose rows are written over next.
@@ -176,8 +186,8 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
   SCOREMOD_MEMBER static int next_tile(int tile) { return tile == kKeysStorage.gradient_tiles - 1 ? 0 : tile + 1; }
   SCOREMOD_MEMBER int own_box() const {
     const int group = own_group();
-    return kSharesDims ? box_number(p.call, b, steps.h, steps.first_query(), group)
-                       : box_number(p.call, b, steps.h, steps.first_query() + group * 64, 0);
+    return kSharesDims ? box_number(p.call, first_rows, steps.h, steps.first_query(), group)
+                       : box_number(p.call, first_rows, steps.h, steps.first_query() + group * 64, 0);
   }
 
   // Stores the warpgroup's rows of the gradients to their tile, which both warpgroups' WGMMAs read.
@@ -225,7 +235,7 @@ SCOREMOD_FUNCTION void read_query_sums(const AttentionArguments& call, Sums<1, p
                                        int first_query) {
 #pragma unroll
   for (int block = 0; block < blocks_of(kDimQk); ++block) {
-    const float* const sums = own_sums(call, box_number(call, b, h, first_query, block));
+    const float* const sums = own_sums(call, box_number(call, first_sum_rows(call, b), h, first_query, block));
 #pragma unroll
     for (int n = 0; n < 8 && block * 8 + n < padded(kDimQk) / 8; ++n) {
       alignas(16) float four[4];
@@ -241,8 +251,8 @@ SCOREMOD_FUNCTION void read_query_sums(const AttentionArguments& call, Sums<1, p
 SCOREMOD_KERNEL(kThreads, 2) hopper_write_queries(SCOREMOD_ARGUMENT p) {
   SCOREMOD_SHARED(shared);
   const AttentionArguments& call = p.call;
-  const int query_tile = blockIdx.x % call.query_tiles, head = blockIdx.x / call.query_tiles;
-  const int b = head / call.heads_q, h = head % call.heads_q, queries = queries_of(call, b);
+  const QueryPlace place = query_place(call, blockIdx.x);
+  const int b = place.b, h = place.h, query_tile = place.query_tile, queries = queries_of(call, b);
   if (query_tile * kQueries >= queries) return;
   const int first_query = query_tile * kQueries + threadIdx.x / 32 * 16;
   Sums<1, padded(kDimQk)> dq;

@@ -273,12 +273,20 @@ struct KeyGroup {
   }
 };
 
+// Whether the CTA has a packed tile without keys.
+SCOREMOD_FUNCTION bool has_no_keys(const AttentionArguments& call) {
+  if (!kPacksKeys) return false;
+  const KeyPlace place = key_place(call, block_number());
+  return place.key_tile * kKeys >= keys_of(call, place.b);
+}
+
 // The kernel body of a CTA whose consumers are KeyGroup, or a class that does more.
 template <bool kDk, bool kDv, class Group>
 SCOREMOD_FUNCTION void write_keys(const MappedArguments& all) {
   SCOREMOD_SHARED(unaligned);
   const KeyTiles tiles(aligned_tiles(unaligned));
   const AttentionArguments& call = all.rest.call;
+  if (has_no_keys(call)) return;
   if (threadIdx.x == 0) tiles.begin();
   cta_sync();
   if (threadIdx.x >= kThreads) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "backend/cuda/kernel_text.hpp"
+#include "backend/cuda/text/kernel_text.hpp"
 #include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
@@ -50,17 +50,21 @@ constexpr TiledTimes kForwardTimes{0.765, 0.075, 0.29, 1.06, 0.96, 0.006, 1},
 /// Gradients are the same bits from call to call unless that takes so much longer.
 constexpr double kOrderWorth = 1.05;
 
-/// How much longer a forward's uneven rows take with heads of up to 64 dims, beside those of wider heads: causal
+/// How much longer a forward's uneven rows take with has_narrow_heads(), beside those of wider heads: causal
 /// against full in bench/results/peers.json.
 constexpr double kNarrowUneven = 1.07;
-constexpr std::int64_t kNarrow = 64;
 /// The part of the memory's bandwidth that reads and additions out of step reach, and the L2 cache that they share.
 constexpr double kReachedOutOfStep = 0.75, kL2Bytes = 50e6;
 
-/// The time of a fused backward's traffic where a KV head's CTAs are out of step. Each walks over the query heads of
-/// its group in turn. Under an uneven mask some walk faster than others, so that q, d_o and dq come from memory and not
-/// from L2. Of all tiles' traffic (group - 1) / (group + 1) was seen to come from there, of groups of 4 and 8
-/// (bench/results/peers.json).
+/// How much longer a fused backward takes than with one head for each KV head, if the heads of a group take turns.
+/// Measured on an H100, bench/NOTES.md: under a causal mask, and in a window, where heads one after the other are in
+/// step anyway.
+constexpr double kTurnsOfUneven = 1, kTurnsOfEven = 1.6;
+
+/// The time of a fused backward's traffic where a KV head's CTAs are out of step. Each walks over one query head of
+/// its group after the other. Under an uneven mask some walk faster than others, so that q, d_o and dq come from memory
+/// and not from L2. Of all tiles' traffic (group - 1) / (group + 1) was seen to come from there, of groups of 4 and 8
+/// (bench/NOTES.md).
 double group_traffic_time(const AttentionProblem& p, const MaskWork& mask, const DeviceRates& rates) {
   const double group = static_cast<double>(p.heads_q) / static_cast<double>(p.heads_kv);
   if (!mask.uneven || group == 1) return 0;
@@ -94,12 +98,15 @@ class HopperVariant final : public TiledVariant {
     const TiledTimes& direct = forward ? kForwardTimes : shape().fused ? kHopperFusedTimes : kBackwardTimes;
     Prediction predicted = time_from(work, rates, direct, is_small(work));
     if (shape().persistent_ctas > 0) predicted.milliseconds *= persistent_time_part(work.problem, mask_work(work));
-    const bool narrow = std::max(work.problem.problem.dim_qk, work.problem.problem.dim_v) <= kNarrow;
-    if (forward && narrow && mask_work(work).uneven) predicted.milliseconds *= kNarrowUneven;
+    if (forward && has_narrow_heads(work.problem.problem) && mask_work(work).uneven)
+      predicted.milliseconds *= kNarrowUneven;
     if (shape().ordered) predicted.milliseconds *= ordered_time_part(mask_work(work));
     if (!shape().fused) return predicted;
-    predicted.milliseconds =
-        std::max(predicted.milliseconds, group_traffic_time(work.problem.problem, mask_work(work), rates));
+    const MaskWork& mask = mask_work(work);
+    if (shape().turn_ctas > 0)
+      predicted.milliseconds *= mask.uneven ? kTurnsOfUneven : kTurnsOfEven;
+    else
+      predicted.milliseconds = std::max(predicted.milliseconds, group_traffic_time(work.problem.problem, mask, rates));
     predicted.milliseconds *= kOrderWorth;
     predicted.source += concat("; times ", kOrderWorth, ", for gradients in no fixed order");
     return predicted;
@@ -142,7 +149,7 @@ class HopperVariant final : public TiledVariant {
 
   void add_forward(CallLayout& layout, const Work& work) const {
     const AttentionProblem& p = work.problem.problem;
-    KernelLaunch forward{"hopper_forward", layout.query_tiles * p.batch * p.heads_q, shape().threads(),
+    KernelLaunch forward{"hopper_forward", layout.query_work_tiles * p.heads_q, shape().threads(),
                          hopper_forward_storage(shape(), p.dim_qk, p.dim_v).bytes, true};
     if (shape().persistent_ctas > 0) {
       const MaskKnowledge mask = mask_knowledge(work.problem, work.direction);
@@ -158,11 +165,10 @@ class HopperVariant final : public TiledVariant {
 
   void add_backward(CallLayout& layout, const Work& work) const {
     const AttentionProblem& p = work.problem.problem;
-    const std::int64_t heads = p.batch * p.heads_q;
-    layout.add_launch({"attention_backward_rows", tiles_of(heads * p.seq_q, kSmallWarps), kSmallThreads, 0});
-    layout.add_launch({"hopper_backward_queries", layout.query_tiles * heads, shape().threads(),
+    layout.add_launch(row_terms_launch(work, layout, shape()));
+    layout.add_launch({"hopper_backward_queries", layout.query_work_tiles * p.heads_q, shape().threads(),
                        hopper_queries_storage(shape(), p, has_differences(work.targets)).bytes, true});
-    KernelLaunch keys{"hopper_backward_keys", layout.key_tiles * p.batch * p.heads_kv, shape().threads(),
+    KernelLaunch keys{"hopper_backward_keys", layout.key_work_tiles * p.heads_kv, shape().threads(),
                       hopper_keys_storage(shape(), p).bytes, true};
     layout.add_launch(keys);
     keys.kernel = "hopper_backward_values";
@@ -171,11 +177,11 @@ class HopperVariant final : public TiledVariant {
 
   void add_fused(CallLayout& layout, const Work& work) const {
     const AttentionProblem& p = work.problem.problem;
-    const std::int64_t tiles = layout.query_tiles * p.batch * p.heads_q;
-    layout.add_workspace(&device::AttentionArguments::query_sums, hopper_query_sums_bytes(shape(), p));
-    // Rows of all tiles, whose sums it begins.
-    layout.add_launch({"attention_backward_rows", tiles_of(tiles * shape().queries, kSmallWarps), kSmallThreads, 0});
-    layout.add_launch({"hopper_backward_fused", layout.key_tiles * p.batch * p.heads_kv, shape().threads(),
+    const std::int64_t tiles = layout.query_work_tiles * p.heads_q;
+    layout.blocks = shape().turn_ctas;
+    layout.add_workspace(&device::AttentionArguments::query_sums, hopper_query_sums_bytes(shape(), p, tiles));
+    layout.add_launch(row_terms_launch(work, layout, shape()));
+    layout.add_launch({"hopper_backward_fused", layout.key_work_tiles * p.heads_kv, shape().threads(),
                        hopper_keys_storage(shape(), p, has_differences(work.targets)).bytes, true});
     const device::SwizzledTile q_tile{shape().queries, static_cast<int>(p.dim_qk)};
     layout.add_launch({"hopper_write_queries", tiles, shape().threads() - shape().producers(),
@@ -184,7 +190,7 @@ class HopperVariant final : public TiledVariant {
 };
 
 std::vector<UnsupportedReason> objections(const Work& work, const DeviceProperties* device) {
-  std::vector<UnsupportedReason> reasons = tiled_objections(work.problem, device);
+  std::vector<UnsupportedReason> reasons = tiled_objections(work, device);
   if (!reasons.empty() || device == nullptr) return reasons;
   return hopper_objections(work.problem.problem, work.direction, device->compute_capability);
 }
@@ -198,9 +204,16 @@ Variants of_shapes(const std::vector<TileShape>& shapes) {
 
 void append(Variants& to, Variants more) { to.insert(to.end(), more.begin(), more.end()); }
 
+/// Whether heads share KV heads, and nothing wants a head's steps in a row.
+bool may_take_turns(const Work& work) {
+  const AttentionProblem& p = work.problem.problem;
+  return p.heads_q > p.heads_kv && work.targets.empty() &&
+         !mask_knowledge(work.problem, work.direction).varies_with_head;
+}
+
 /// Backwards that add dq up in no fixed order, the one with a TMA-loaded bias before the other. They are there whatever
 /// the sizes, for a trial at others.
-Variants fused_variants(const Work& work, std::vector<UnsupportedReason>& reasons) {
+Variants fused_variants(const Work& work, const DeviceProperties& device, std::vector<UnsupportedReason>& reasons) {
   const AttentionProblem& problem = work.problem.problem;
   Variants found;
   const auto add = [&](const TileShape& shape) {
@@ -210,13 +223,18 @@ Variants fused_variants(const Work& work, std::vector<UnsupportedReason>& reason
     const Variants one = of_shapes({shape});
     found.insert(found.begin(), one.begin(), one.end());
   };
+  if (may_take_turns(work) && device.multiprocessors > 0) {
+    TileShape turns = hopper_fused_shape(problem);
+    turns.turn_ctas = static_cast<int>(device.multiprocessors);
+    add(turns);
+  }
   add(hopper_fused_shape(problem));
   if (const auto operand = loaded_bias(problem, work.direction)) add(copying_fused_shape(problem, *operand));
   return found;
 }
 
-Variants backward_variants(const Work& work, std::vector<UnsupportedReason>& reasons) {
-  Variants found = fused_variants(work, reasons);
+Variants backward_variants(const Work& work, const DeviceProperties& device, std::vector<UnsupportedReason>& reasons) {
+  Variants found = fused_variants(work, device, reasons);
   std::vector<TileShape> shapes = hopper_shapes(work.problem.problem, work.direction);
   if (has_differences(work.targets))
     std::erase_if(shapes, [](const TileShape& shape) { return shape.key_step > kMaxDiagonalStep; });
@@ -225,11 +243,10 @@ Variants backward_variants(const Work& work, std::vector<UnsupportedReason>& rea
 }
 
 Variants variants(const Work& work, const DeviceProperties& device, std::vector<UnsupportedReason>& reasons) {
-  if (work.direction == Direction::kBackward) return backward_variants(work, reasons);
+  if (work.direction == Direction::kBackward) return backward_variants(work, device, reasons);
   const AttentionProblem& problem = work.problem.problem;
   std::vector<TileShape> shapes = hopper_shapes(problem, work.direction);
-  if (device.multiprocessors > 0 && has_persistent_hopper_shape(problem))
-    shapes.push_back(persistent_hopper_shape(problem, device.multiprocessors));
+  if (device.multiprocessors > 0) shapes.push_back(persistent_hopper_shape(problem, device.multiprocessors));
   const std::vector<TileShape> ordered = ordered_hopper_shapes(work.problem, shapes);
   if (const auto operand = loaded_bias(problem, work.direction))
     shapes.push_back(copying_hopper_shape(problem, *operand));

@@ -32,10 +32,11 @@ std::shared_ptr<const TiledVariant> hopper_variant(const TileShape& shape);
 /// fewer registers. ptxas serializes the WGMMAs of the first with some programs.
 std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction direction);
 
-/// Whether a persistent forward has enough registers: not if three warpgroups share them, as with small head dims.
-bool has_persistent_hopper_shape(const AttentionProblem& problem);
 /// The first of hopper_shapes() of a forward as a persistent kernel, whatever the lengths.
 TileShape persistent_hopper_shape(const AttentionProblem& problem, std::int64_t multiprocessors);
+
+/// Whether head dims are at most 64.
+bool has_narrow_heads(const AttentionProblem& problem);
 
 /// The expected time of a persistent kernel, as a part of that of one CTA for each tile of queries. Below 1 it is what
 /// runs; otherwise only autotuning may choose it.
@@ -83,8 +84,8 @@ device::HopperQueriesStorage hopper_queries_storage(const TileShape& shape, cons
                                                     bool has_diagonals = false);
 device::HopperKeysStorage hopper_keys_storage(const TileShape& shape, const AttentionProblem& problem,
                                               bool has_diagonals = false);
-/// The size of the sums of dq in a call's workspace.
-std::size_t hopper_query_sums_bytes(const TileShape& shape, const AttentionProblem& problem);
+/// The size of the sums of dq in a call's workspace, of so many tiles of queries.
+std::size_t hopper_query_sums_bytes(const TileShape& shape, const AttentionProblem& problem, std::int64_t tiles);
 
 /// The numbers of columns that the kernels' products have, each once.
 std::vector<std::int64_t> hopper_product_columns(const AttentionProblem& problem, Direction direction,

@@ -31,7 +31,7 @@ SCOREMOD_FUNCTION void produce_items(const MappedArguments& all, const ForwardTi
   Ring<kStages> ring;
   int count = 0;
   for (int number = block_number();; number = take_item(call, tiles, alone)) {
-    const bool is_last = number >= call.batch * call.heads_q * call.query_tiles;
+    const bool is_last = number >= call.heads_q * call.query_work_tiles;
     const QueryPlace item = is_last ? QueryPlace{0, 0, -1} : query_place(call, number);
     if (!is_last && is_over(call, item)) continue;
     TileWalk<false> walk;
@@ -75,7 +75,7 @@ SCOREMOD_FUNCTION void consume_item(const Arguments& p, const ForwardTiles& tile
   const QueryPlace item = item_at(given.item);
   const int first_query = item.query_tile * kQueries + threadIdx.x / 32 * 16;
   TileWalk<false> walk;
-  walk.begin_with(p.call, item.query_tile, uniform(given.some), uniform(given.full));
+  walk.begin_with(p.call, item.b, item.query_tile, uniform(given.some), uniform(given.full));
   SoftmaxRows rows;
   rows.clear();
   if (walk.next(p.call, item.b, item.h)) {

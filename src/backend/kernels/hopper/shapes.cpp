@@ -20,6 +20,11 @@ constexpr std::int64_t kFusedWidest = 128;
 /// Measured on an H200, bench/NOTES.md: rows of 4 to 10 tiles took 0.89 to 0.99 of the time, those of 16 and more
 /// 1.01 to 1.06.
 constexpr double kShortRow = 12, kOfShortRows = 0.94, kOfLongRows = 1.02;
+/// With head dims of up to 64, of two warpgroups beside three in a CTA for each tile. Measured on an H100
+/// (bench/NOTES.md): documents 0.62 and 0.68, windows 0.91, and 1.07 to 1.13 of long rows.
+constexpr std::int64_t kNarrowHead = 64;
+constexpr double kOfShortNarrowRows = 0.75, kOfLongNarrowRows = 1.1;
+constexpr int kWarpsOfTwoGroups = 8, kQueriesOfTwoGroups = 128;
 /// Measured on an H200, bench/NOTES.md: with 64 global queries and keys beside a window, and heads that take turns
 /// so; other masks took 1 to 1.01.
 constexpr double kOfFewLongest = 0.89, kOfOtherRows = 1.01;
@@ -121,22 +126,29 @@ std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction 
   return {larger, smaller};
 }
 
-bool has_persistent_hopper_shape(const AttentionProblem& problem) {
-  constexpr int kWarpsOfTwoGroups = 8;
-  return hopper_shapes(problem, Direction::kForward).front().warps <= kWarpsOfTwoGroups;
-}
-
 TileShape persistent_hopper_shape(const AttentionProblem& problem, std::int64_t multiprocessors) {
   TileShape shape = hopper_shapes(problem, Direction::kForward).front();
   shape.persistent_ctas = static_cast<int>(multiprocessors);
+  // Three warpgroups leave a persistent kernel's accumulators too few registers, and short rows waste less of a smaller
+  // tile.
+  if (shape.warps > kWarpsOfTwoGroups) {
+    shape.warps = kWarpsOfTwoGroups;
+    shape.queries = kQueriesOfTwoGroups;
+  }
   return shape;
+}
+
+bool has_narrow_heads(const AttentionProblem& problem) {
+  return std::max(problem.dim_qk, problem.dim_v) <= kNarrowHead;
 }
 
 double persistent_time_part(const compiler::CompiledProblem& problem, const MaskWork& mask) {
   const AttentionProblem& p = problem.problem;
   const int keys = hopper_shapes(p, Direction::kForward).front().keys;
   const double tiles_of_row = mask.run * static_cast<double>(p.seq_kv) / keys;
-  return tiles_of_row <= kShortRow ? kOfShortRows : kOfLongRows;
+  const bool narrow = has_narrow_heads(p);
+  if (tiles_of_row <= kShortRow) return narrow ? kOfShortNarrowRows : kOfShortRows;
+  return narrow ? kOfLongNarrowRows : kOfLongRows;
 }
 
 std::vector<TileShape> ordered_hopper_shapes(const compiler::CompiledProblem& problem,
@@ -247,6 +259,11 @@ std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem
   if (problem.dtype == DType::kF32) {
     reasons.push_back(unsupported(Rule::kDtype, "hopper kernels: expected q, k and v in f16 or bf16, found f32"));
   }
+  if (std::max(problem.dim_qk, problem.dim_v) > kWidestHead) {
+    reasons.push_back(
+        unsupported(Rule::kHeadDim, concat("hopper kernels: expected head dims of at most ", kWidestHead, ", found ",
+                                           problem.dim_qk, " of q and k and ", problem.dim_v, " of v")));
+  }
   const bool backward = direction == Direction::kBackward;
   // It makes rows' deltas from o.
   if (backward && has_few_rows(problem)) {
@@ -309,11 +326,8 @@ device::HopperKeysStorage hopper_keys_storage(const TileShape& shape, const Atte
           has_diagonals};
 }
 
-std::size_t hopper_query_sums_bytes(const TileShape& shape, const AttentionProblem& problem) {
-  const std::int64_t tiles = (problem.seq_q + shape.queries - 1) / shape.queries;
-  return static_cast<std::size_t>(problem.batch * problem.heads_q * tiles * shape.queries * blocks_of(problem.dim_qk) *
-                                  64) *
-         sizeof(float);
+std::size_t hopper_query_sums_bytes(const TileShape& shape, const AttentionProblem& problem, std::int64_t tiles) {
+  return static_cast<std::size_t>(tiles * shape.queries * blocks_of(problem.dim_qk) * 64) * sizeof(float);
 }
 
 std::vector<std::int64_t> hopper_product_columns(const AttentionProblem& problem, Direction direction,

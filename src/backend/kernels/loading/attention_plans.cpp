@@ -6,13 +6,13 @@
 #include <memory>
 #include <utility>
 
-#include "backend/cuda/context.hpp"
-#include "backend/cuda/cuda_memory.hpp"
-#include "backend/cuda/driver_call.hpp"
-#include "backend/cuda/kernel_module.hpp"
-#include "backend/cuda/own_stream.hpp"
-#include "backend/cuda/retirement.hpp"
-#include "backend/cuda/workspace_alignment.hpp"
+#include "backend/cuda/device/context.hpp"
+#include "backend/cuda/device/cuda_memory.hpp"
+#include "backend/cuda/device/driver_call.hpp"
+#include "backend/cuda/device/own_stream.hpp"
+#include "backend/cuda/device/retirement.hpp"
+#include "backend/cuda/device/workspace_alignment.hpp"
+#include "backend/cuda/modules/kernel_module.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::kernels {
@@ -94,7 +94,7 @@ class LoadedKernels {
     if (call_.launches_once().empty()) return;
     once_ = std::make_shared<OwnedMemory>(cuda::cuda_memory(), call_.bytes_once());
     call_.set_memory_once(once_->data());
-    const ArgumentBytes argument = call_.arguments_once();
+    ArgumentBytes argument = call_.arguments_once();
     for (const KernelLaunch& launch : call_.launches_once()) {
       cuda::KernelModule::launch(modules_->kernel(launch), {launch.blocks, 1, 1}, launch.threads, launch.shared_bytes,
                                  launch.parameter(argument), cuda::own_stream());

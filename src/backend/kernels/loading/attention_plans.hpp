@@ -11,7 +11,7 @@
 
 #include "scoremod/problem.hpp"
 
-#include "backend/cuda/kernel_module.hpp"
+#include "backend/cuda/modules/kernel_module.hpp"
 #include "backend/kernels/workspace/call.hpp"
 #include "backend/memory_space.hpp"
 #include "backend/plan.hpp"

@@ -273,16 +273,33 @@ SCOREMOD_FUNCTION bool keys_have_blocks(const AttentionArguments& call, int b, i
   return ballot(!all) == 0;
 }
 
+// Whether states are found for packed work tiles alone, which are those of sequences' own rows.
+constexpr bool kPacksStates = kPacksQueries && kMaskVariesWithBatch;
+// The tile of a warp. One of no sequence is beyond the last tile of queries.
+struct StatePlace {
+  int b, h, query_tile, key_tile;
+};
+SCOREMOD_FUNCTION StatePlace place_of_state(const AttentionArguments& call, long long number) {
+  const int heads = kMaskVariesWithHead ? call.heads_q : 1, key_tile = (int)(number % call.key_tiles);
+  const long long row = number / call.key_tiles;
+  if (kPacksStates) {
+    const int h = (int)(row / call.query_work_tiles), packed_tile = (int)(row % call.query_work_tiles);
+    const PackedPlace place = packed_place(call.q, call.batch, packed_tile, kQueries);
+    return {place.b, h, h < heads ? place.tile : call.query_tiles, key_tile};
+  }
+  const int plane = (int)(row / call.query_tiles), batches = kMaskVariesWithBatch ? call.batch : 1;
+  return {plane / heads, plane % heads, plane < heads * batches ? (int)(row % call.query_tiles) : call.query_tiles,
+          key_tile};
+}
+
 SCOREMOD_KERNEL(128, 1) attention_block_mask(SCOREMOD_ARGUMENT p) {
   const AttentionArguments& call = p.call;
   const long long number = (long long)blockIdx.x * 4 + threadIdx.x / 32;
-  const long long of_plane = (long long)call.query_tiles * call.key_tiles;
   // A persistent kernel's counter of taken work tiles starts at 0 here, if every call finds these states.
   if (kPersistent && number == 0 && threadIdx.x == 0 && call.taken != nullptr) *call.taken = 0;
-  const int heads = kMaskVariesWithHead ? call.heads_q : 1, batches = kMaskVariesWithBatch ? call.batch : 1;
-  if (number >= of_plane * heads * batches) return;
-  const int plane = (int)(number / of_plane), b = plane / heads, h = plane % heads;
-  const int query_tile = (int)(number % of_plane / call.key_tiles), key_tile = (int)(number % call.key_tiles);
+  const StatePlace place = place_of_state(call, number);
+  const int b = place.b, h = place.h, query_tile = place.query_tile, key_tile = place.key_tile;
+  if (query_tile >= call.query_tiles) return;
   const int first_q = query_tile * kQueries, first_kv = key_tile * kKeys;
   const int end_q = first_q + kQueries < call.seq_q ? first_q + kQueries : call.seq_q;
   const int end_kv = first_kv + kKeys < call.seq_kv ? first_kv + kKeys : call.seq_kv;
@@ -295,7 +312,7 @@ SCOREMOD_KERNEL(128, 1) attention_block_mask(SCOREMOD_ARGUMENT p) {
     // Keys beyond the last are masked.
     if (state == kFullTile && (kMask == kScoreMask || first_kv + kKeys > call.seq_kv)) state = kPartialTile;
   }
-  if (threadIdx.x % 32 == 0) call.states[number] = (unsigned char)state;
+  if (threadIdx.x % 32 == 0) call.states[state_place(call, b, h, query_tile, key_tile)] = (unsigned char)state;
 }
 
 // attention_tile_order sorts the rows of tiles of each plane of states (if kFused, the columns), the longest first.

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <vector>
 
-#include "backend/cuda/kernel_text.hpp"
-#include "backend/cuda/program_source.hpp"
+#include "backend/cuda/text/kernel_text.hpp"
+#include "backend/cuda/text/program_source.hpp"
 #include "backend/kernels/mask/mask.hpp"
 #include "base/fail.hpp"
 #include "ir/builder.hpp"

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "analysis/differences.hpp"
-#include "backend/cuda/exact_sum.hpp"
+#include "backend/cuda/text/exact_sum.hpp"
 #include "backend/kernels/shared/tiled_source.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "base/fail.hpp"
@@ -213,8 +213,8 @@ CallLayout operand_layout(const compiler::CompiledProblem& problem, std::span<co
                           const TileShape& shape) {
   const AttentionProblem& p = problem.problem;
   const std::int64_t heads = p.batch * p.heads_q;
-  CallLayout layout = tiled_layout({problem, Direction::kBackward, {}}, shape, false);
-  layout.add_launch({"attention_backward_rows", tiles_of(heads * p.seq_q, kSmallWarps), kSmallThreads, 0});
+  CallLayout layout = tiled_layout({problem, Direction::kBackward, targets}, shape, Gains::kApart);
+  layout.add_launch(row_terms_launch({problem, Direction::kBackward, targets}, layout, shape));
   add_sums(layout, p, targets, shape);
   add_clears(layout, p, targets);
   const bool tables = has(targets, OperandSum::kTable);

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/cuda/program_source.hpp"
+#include "backend/cuda/text/program_source.hpp"
 #include "backend/kernels/family.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/text/kernel_source.hpp"
@@ -55,6 +55,8 @@ class OperandText {
  public:
   OperandText(const compiler::CompiledProblem& compiled, std::span<const OperandTarget> targets);
 
+  /// Whether there are none, not even sinks.
+  bool empty() const { return targets_.empty(); }
   /// The targets of rows, of keys, and all but sinks and those that nothing contributes to.
   std::size_t row_targets() const;
   std::size_t key_targets() const;

@@ -2,8 +2,8 @@
 #include <array>
 
 #include "analysis/dependence.hpp"
-#include "backend/cuda/gradient_text.hpp"
-#include "backend/cuda/kernel_text.hpp"
+#include "backend/cuda/operand_gradients/gradient_text.hpp"
+#include "backend/cuda/text/kernel_text.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/text/kernel_source.hpp"
 #include "backend/program_structure.hpp"

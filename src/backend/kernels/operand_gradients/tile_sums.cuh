@@ -7,7 +7,7 @@
 // gradient kernel (operand_gradients/element_gradients.cuh).
 #pragma once
 
-#include "backend/cuda/exact_sum.cuh"
+#include "backend/cuda/text/exact_sum.cuh"
 #include "backend/kernels/operand_gradients/element_gradients.cuh"
 
 // Gradients of tables that are read at any indices. Each contribution belongs to the exact sum of its entry, which any

@@ -2,7 +2,7 @@
 // that of a learned sink, which rows' terms are enough for.
 #pragma once
 
-#include "backend/cuda/exact_sum.cuh"
+#include "backend/cuda/text/exact_sum.cuh"
 #include "backend/kernels/shared/query_gradients.cuh"
 
 SCOREMOD_FUNCTION void store_sink_gradient(const Arguments& p, float gradient, int h) {

@@ -18,20 +18,20 @@ class PortableVariant final : public TiledVariant {
 
   CallLayout layout(const Work& work) const override {
     const AttentionProblem& p = work.problem.problem;
-    const std::int64_t heads = p.batch * p.heads_q;
     CallLayout layout = tiled_layout(work, shape());
-    const std::int64_t tiles = layout.query_tiles * heads;
+    const std::int64_t tiles = layout.query_work_tiles * p.heads_q;
     const int dim_qk = static_cast<int>(p.dim_qk), dim_v = static_cast<int>(p.dim_v);
     if (work.direction == Direction::kForward) {
-      const device::PortableForwardStorage storage{dim_qk, dim_v, shape().queries, shape().keys, shape().element_bytes};
-      layout.add_launch({"attention_forward", tiles, shape().threads(), storage.bytes});
+      const device::PortableForwardStorage storage{dim_qk, static_cast<int>(value_dims(shape(), p.dim_v)),
+                                                   shape().queries, shape().keys, shape().element_bytes};
+      add_forward_launches(layout, {"attention_forward", tiles, shape().threads(), storage.bytes}, shape(), p.dim_v);
       return layout;
     }
-    layout.add_launch({"attention_backward_rows", tiles_of(heads * p.seq_q, kSmallWarps), kSmallThreads, 0});
+    layout.add_launch(row_terms_launch(work, layout, shape()));
     const device::PortableQueriesStorage queries{dim_qk, dim_v, shape().queries, shape().key_step,
                                                  shape().element_bytes};
     layout.add_launch({"attention_backward_queries", tiles, shape().threads(), queries.bytes});
-    KernelLaunch keys{"attention_backward_keys", layout.key_tiles * p.batch * p.heads_kv, shape().threads(),
+    KernelLaunch keys{"attention_backward_keys", layout.key_work_tiles * p.heads_kv, shape().threads(),
                       portable_keys_storage(shape(), p).bytes};
     layout.add_launch(keys);
     keys.kernel = "attention_backward_values";
@@ -63,7 +63,7 @@ class PortableVariant final : public TiledVariant {
 };
 
 std::vector<UnsupportedReason> objections(const Work& work, const DeviceProperties* device) {
-  return tiled_objections(work.problem, device);
+  return tiled_objections(work, device);
 }
 
 /// Registers are full without sums of operand gradients. A gradient that is written at once takes none, and a sink's

@@ -1,7 +1,7 @@
 // The argument of every attention kernel. One text for the kernels' compiler and for the host's, which fills it in.
 #pragma once
 
-#include "backend/cuda/dropout_argument.cuh"
+#include "backend/cuda/compute/dropout_argument.cuh"
 
 /// The place_step of a ragged tensor. A paged one's is never negative, so that it tells ragged queries from paged keys.
 constexpr long long kOffsetsStep = -1;
@@ -43,13 +43,14 @@ struct alignas(16) AttentionArguments {
   float* differences;          ///< relative-position tables, see shared/program.cuh
   float* query_sums;           ///< backward: dq as it is added up where kFused, see hopper/backward_fused.cuh
   int batch, heads_q, group, seq_q, seq_kv;
-  int query_tiles, key_tiles;
-  int heads_together;         ///< heads whose tiles CTAs take in turns, see place_of() in shared/tiles.cuh
-  int splits;                 ///< split-KV: CTAs that share the keys of a head
-  unsigned long long number;  ///< a call id unique across processes (48 bits), which tags `shares`
-  int blocks;                 ///< kPersistent: CTAs that share the tiles of queries of all heads
-  int* taken;                 ///< kPersistent: how many tiles they have taken, beside their first ones
-  const int* lengths_kv;      ///< where kPaged, of each batch
+  int query_tiles, key_tiles;            ///< of a sequence of the longest length
+  int query_work_tiles, key_work_tiles;  ///< of a head in all sequences, see first_packed_tile() in shared/tiles.cuh
+  int heads_together;                    ///< heads whose tiles CTAs take in turns, see place_of() in shared/tiles.cuh
+  int splits;                            ///< split-KV: CTAs that share the keys of a head
+  unsigned long long number;             ///< a call id unique across processes (48 bits), which tags `shares`
+  int blocks;             ///< kPersistent: CTAs that share all tiles of queries; kHeadsTakeTurns: CTAs at once
+  int* taken;             ///< kPersistent: how many tiles they have taken, beside their first ones
+  const int* lengths_kv;  ///< where kPaged, of each batch
   long long length_step;
   int offset_b, offset_h, offset_q, offset_kv;
   int lowest, highest;  ///< a band keeps lowest <= kv - q <= highest, in local indices

@@ -2,7 +2,7 @@
 // which several threads hold: each of them makes some, and they exchange what came of it.
 #pragma once
 
-#include "backend/cuda/dropout_mask.cuh"
+#include "backend/cuda/compute/dropout_mask.cuh"
 #include "backend/kernels/shared/tiles.cuh"
 
 // The places of a part's queries, or keys, in the whole sequence: DropoutPlaces of problem/call_dropout.hpp.

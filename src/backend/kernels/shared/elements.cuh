@@ -20,6 +20,21 @@ struct ElementOf<true> {
 using Element = ElementOf<kFloats>::Type;
 using TileElement = ElementOf<kFloatTiles>::Type;
 
+// An FP8 number of k or v, by kKeyKind.
+struct Float8 {
+  unsigned char bits;
+};
+// The type of k and v.
+template <bool kAreFloat8>
+struct KeyElementOf {
+  using Type = Element;
+};
+template <>
+struct KeyElementOf<true> {
+  using Type = Float8;
+};
+using KeyElement = KeyElementOf<kKeyKind != kElementKeys>::Type;
+
 // The type of o and d_o.
 template <OutputKind kKind>
 struct OutputElement {
@@ -38,6 +53,16 @@ using Output = OutputElement<kOutput>::Type;
 SCOREMOD_FUNCTION float float_of(Half x) { return kBf16 ? load_bf16(&x, 0) : load_f16(&x, 0); }
 SCOREMOD_FUNCTION float float_of(OtherHalf x) { return kBf16 ? load_f16(&x.bits, 0) : load_bf16(&x.bits, 0); }
 SCOREMOD_FUNCTION float float_of(float x) { return x; }
+SCOREMOD_FUNCTION float float_of(Float8 x) {
+  if (kKeyKind == kE5M2Keys) {  // an f16 without its lower half
+    const unsigned short bits = (unsigned short)(x.bits << 8);
+    return load_f16(&bits, 0);
+  }
+  const unsigned sign = (x.bits & 0x80u) << 24, magnitude = x.bits & 0x7fu;
+  if (magnitude == 0x7fu) return float_of_bits(0x7fc00000u);
+  // 2^120 moves the exponent's bias from 7 to 127; exact for subnormal numbers too.
+  return float_of_bits(sign | bits_of(float_of_bits(magnitude << 20) * 0x1p120f));
+}
 SCOREMOD_FUNCTION unsigned other_pair_of(float low, float high) {
   return kBf16 ? f16_pair_of(low, high) : bf16_pair_of(low, high);
 }

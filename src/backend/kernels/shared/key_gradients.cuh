@@ -16,6 +16,7 @@ struct QuerySteps {
     end_h = h + call.group;
     part = kQueries / kStep;
     walk.begin(call, b, h, key_tile);
+    if (kHeadsTakeTurns) h = end_h - 1;  // its turn is over
   }
   SCOREMOD_MEMBER void begin_head(const AttentionArguments& call, int b, int head, int key_tile) {
     h = head;
@@ -24,8 +25,13 @@ struct QuerySteps {
     walk.begin(call, b, h, key_tile);
   }
   SCOREMOD_MEMBER bool next(const AttentionArguments& call, int b) {
+    if (kHeadsTakeTurns) {
+      if (++h < end_h) return true;
+      h = end_h - call.group;
+    }
     if (++part < kQueries / kStep && first_query() < call.seq_q) return true;
     part = 0;
+    if (kHeadsTakeTurns) return walk.next(call, b, h);
     while (!walk.next(call, b, h)) {
       if (++h == end_h) return false;
       walk.begin(call, b, h, walk.own);

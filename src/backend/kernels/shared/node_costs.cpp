@@ -8,7 +8,7 @@
 #include "analysis/dependence.hpp"
 #include "analysis/differences.hpp"
 #include "analysis/keep_nodes.hpp"
-#include "backend/cuda/kernel_text.hpp"
+#include "backend/cuda/text/kernel_text.hpp"
 #include "backend/kernels/text/kernel_source.hpp"
 #include "backend/program_structure.hpp"
 #include "base/canonical_bytes.hpp"

@@ -7,7 +7,7 @@
 #include "scoremod/problem.hpp"
 #include "scoremod/program.hpp"
 
-#include "backend/cuda/program_source.hpp"
+#include "backend/cuda/text/program_source.hpp"
 #include "backend/kernels/text/kernel_source.hpp"
 
 namespace scoremod::backend::kernels {

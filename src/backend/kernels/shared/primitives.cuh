@@ -3,7 +3,7 @@
 // of its own.
 #pragma once
 
-#include "backend/cuda/program_prelude.cuh"
+#include "backend/cuda/text/program_prelude.cuh"
 #include "backend/kernels/shared/arguments.cuh"
 #include "backend/kernels/shared/settings.cuh"
 

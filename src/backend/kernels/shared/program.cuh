@@ -2,7 +2,7 @@
 // problem's sizes are those of no element.
 #pragma once
 
-#include "backend/cuda/program_prelude.cuh"
+#include "backend/cuda/text/program_prelude.cuh"
 #include "backend/kernels/operand_gradients/targets.cuh"
 #include "backend/kernels/shared/dropout.cuh"
 
@@ -64,6 +64,12 @@ template <bool kMasked, bool kCopied = false>
              ? /*{value}*/ value /*{}*/
              : -infinity();
 }
+/*{}*/
+
+/*{key_factors}*/
+// The scales of a KV head's keys, and of its values: value = stored * scale.
+SCOREMOD_FUNCTION float key_factor(const Arguments& p, int kv_head) { return /*{of_keys}*/ 1.0f /*{}*/; }
+SCOREMOD_FUNCTION float value_factor(const Arguments& p, int kv_head) { return /*{of_values}*/ 1.0f /*{}*/; }
 /*{}*/
 
 /*{sink}*/

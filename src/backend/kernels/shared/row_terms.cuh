@@ -5,9 +5,16 @@
 
 #include "backend/kernels/shared/program.cuh"
 
-// Rows of a head in `rows`: an even number, so that two rows are 16 bytes that may be copied at once.
-SCOREMOD_FUNCTION int rows_pitch(const AttentionArguments& call) { return (call.seq_q + 1) / 2 * 2; }
+// Rows of a sequence and head in `rows`: an even number, so that two rows are 16 bytes that may be copied at once.
+SCOREMOD_FUNCTION int rows_pitch(const AttentionArguments& call) {
+  return kPacksQueries ? call.query_tiles * kQueries : (call.seq_q + 1) / 2 * 2;
+}
+// The first row of a sequence and head where work tiles are packed.
+SCOREMOD_FUNCTION long long first_packed_row(const AttentionArguments& call, int b, int h) {
+  return ((long long)h * call.query_work_tiles + first_packed_tile(call.q, b, kQueries)) * kQueries;
+}
 SCOREMOD_FUNCTION long long row_place(const AttentionArguments& call, int b, int h, int q) {
+  if (kPacksQueries) return 2 * (first_packed_row(call, b, h) + q);
   return 2 * (((long long)b * call.heads_q + h) * rows_pitch(call) + q);
 }
 
@@ -68,19 +75,26 @@ SCOREMOD_FUNCTION Differentiated element_by_sums(const Arguments& p, int b, int 
   return differentiate<true>(p, q_k, product, weight_stays(call, b, h, q, kv), terms[0], terms[1], b, h, q, kv);
 }
 
-/*{kernel attention_backward_rows}*/
-// The terms of each query's row, by one warp. Where kFused it begins dq's sums, of the rows of all tiles.
-SCOREMOD_KERNEL(128, 1) attention_backward_rows(SCOREMOD_ARGUMENT p) {
-  const AttentionArguments& call = p.call;
-  const int lane = threadIdx.x % 32;
-  const long long row = (long long)blockIdx.x * 4 + threadIdx.x / 32;
-  if (kFused && lane < kSumColumns / 4) {
-    alignas(16) const float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    copy_word(call.query_sums + row * kSumColumns + lane * 4, zeros);
+// The owner of a row, of a warp. One beyond the last sequence's last tile has no head.
+struct RowPlace {
+  int b, h, q;
+};
+SCOREMOD_FUNCTION RowPlace place_of_row(const AttentionArguments& call, long long row) {
+  if (kPacksQueries) {
+    const int tile = (int)(row / kQueries), h = tile / call.query_work_tiles;
+    if (h >= call.heads_q) return {0, -1, 0};
+    const PackedPlace place = packed_place(call.q, call.batch, tile - h * call.query_work_tiles, kQueries);
+    if (place.tile * kQueries >= queries_of(call, place.b)) return {0, -1, 0};
+    return {place.b, h, place.tile * kQueries + (int)(row % kQueries)};
   }
-  if (row >= (long long)call.batch * call.heads_q * call.seq_q) return;
-  const int q = (int)(row % call.seq_q), head = (int)(row / call.seq_q);
-  const int b = head / call.heads_q, h = head % call.heads_q;
+  if (row >= (long long)call.batch * call.heads_q * call.seq_q) return {0, -1, 0};
+  const int head = (int)(row / call.seq_q);
+  return {head / call.heads_q, head % call.heads_q, (int)(row % call.seq_q)};
+}
+
+// Writes the terms of a query's row, by a warp.
+SCOREMOD_FUNCTION void write_row_terms(const AttentionArguments& call, int b, int h, int q) {
+  const int lane = threadIdx.x % 32;
   float* const at = call.rows + row_place(call, b, h, q);
   if (kRaggedQueries && q >= queries_of(call, b)) {
     if (lane != 0) return;
@@ -106,8 +120,30 @@ SCOREMOD_KERNEL(128, 1) attention_backward_rows(SCOREMOD_ARGUMENT p) {
   }
   for (int distance = 16; distance > 0; distance /= 2) sum += exchange(sum, distance);
   if (lane != 0) return;
-  const float lse = call.lse[kRaggedQueries ? row_number(call, b, h, q) : row];
+  const float lse = call.lse[row_number(call, b, h, q)];
   at[0] = lse == -infinity() ? infinity() : kFloatTiles ? lse : lse * kLog2E;
   at[1] = sum;
+}
+
+// The rows of a warp: several where it looks for their sequence first.
+constexpr int kRowsOfWarp = kPacksQueries ? kPackedRowsOfWarp : 1;
+static_assert(kQueries % kRowsOfWarp == 0, "a warp's rows are one sequence's");
+
+/*{kernel attention_backward_rows}*/
+// The terms of each query's row, by one warp. Where kFused it begins dq's sums, of the rows of all tiles.
+SCOREMOD_KERNEL(128, 1) attention_backward_rows(SCOREMOD_ARGUMENT p) {
+  const AttentionArguments& call = p.call;
+  const int lane = threadIdx.x % 32;
+  const long long first = ((long long)blockIdx.x * 4 + threadIdx.x / 32) * kRowsOfWarp;
+  const RowPlace place = place_of_row(call, first);
+  if (kPacksQueries && place.h < 0) return;
+#pragma unroll
+  for (int i = 0; i < kRowsOfWarp; ++i) {
+    if (kFused && lane < kSumColumns / 4) {
+      alignas(16) const float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+      copy_word(call.query_sums + (first + i) * kSumColumns + lane * 4, zeros);
+    }
+    if (place.h >= 0) write_row_terms(call, place.b, place.h, place.q + i);
+  }
 }
 /*{}*/

@@ -3,6 +3,9 @@
 
 constexpr bool kBf16 = /*{bf16}*/ true /*{}*/;       // elements of 16 bits are bf16, else f16
 constexpr bool kFloats = /*{floats}*/ false /*{}*/;  // q, k and v are f32, else of 16 bits
+// The dtype of k and v, which only decode kernels take if it is another than q's.
+enum KeyKind { kElementKeys, kE4M3Keys, kE5M2Keys };
+constexpr KeyKind kKeyKind = /*{key_kind}*/ kElementKeys /*{}*/;
 // Tiles and MMAs are f32 if q, k and v are, or if d_o must not be rounded to their dtype.
 constexpr bool kFloatTiles = /*{float_tiles}*/ false /*{}*/;
 constexpr int kDimQk = /*{dim_qk}*/ 64 /*{}*/, kDimV = /*{dim_v}*/ 64 /*{}*/;
@@ -30,6 +33,10 @@ constexpr int kTeams = /*{teams}*/ 1 /*{}*/;
 constexpr bool kScoreIsValue = /*{score_is_value}*/ true /*{}*/;
 constexpr bool kSeparateDv = /*{separate_dv}*/ false /*{}*/;
 constexpr bool kFused = /*{fused}*/ false /*{}*/;  // dq is added up by the kernel of dk and dv
+// Whether the heads that share a KV head take turns at each step of queries, else they come one after the other. With
+// turns, a KV head's CTAs at the same queries read q and d_o of all its heads at about one time, so that L2 has them.
+// So it is with dq. Sums of operand gradients want a head's steps in a row, and heads' own masks leave other steps.
+constexpr bool kHeadsTakeTurns = /*{heads_take_turns}*/ false /*{}*/;
 // Delta is recomputed, rowsum(weights * their gradients), or supplied by the call, rowsum(d_o * o).
 constexpr bool kRecomputedDelta = /*{recomputed_delta}*/ false /*{}*/;
 constexpr bool kGivenDeltas = /*{given_deltas}*/ false /*{}*/;
@@ -41,6 +48,10 @@ constexpr bool kMaxLogit = /*{max_logit}*/ true /*{}*/;            // the larges
 // Varlen packs sequences without padding; a paged KV cache has pages of kBlockRows rows.
 constexpr bool kRaggedQueries = /*{ragged_queries}*/ true /*{}*/, kRaggedKeys = /*{ragged_keys}*/ true /*{}*/;
 constexpr bool kPaged = /*{paged}*/ false /*{}*/;
+// Whether the work tiles of varlen sequences are packed, see first_packed_tile(). Sums of operand gradients have a
+// place for each tile of the longest length instead.
+constexpr bool kPacksTiles = /*{packs_tiles}*/ true /*{}*/;
+constexpr bool kPacksQueries = kPacksTiles && kRaggedQueries, kPacksKeys = kPacksTiles && kRaggedKeys;
 constexpr int kBlockRows = /*{block_rows}*/ 1 /*{}*/;
 // The dtype of o and d_o: that of q, k and v, the other one of 16 bits, or f32.
 enum OutputKind { kHalfOutput, kOtherHalfOutput, kFloatOutput };

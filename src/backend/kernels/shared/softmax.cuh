@@ -256,8 +256,10 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
                                       const Crew& crew = Crew()) {
   const AttentionArguments& call = p.call;
   const int thread = crew.number();
-  const Rows qs = rows_of(call.q, b, h), ks = rows_of(call.k, b, h / call.group),
-             vs = rows_of(call.v, b, h / call.group);
+  const int kv_head = h / call.group;
+  const Rows qs = rows_of(call.q, b, h);
+  const RowsOf<KeyElement> ks = rows_of<KeyElement>(call.k, b, kv_head), vs = rows_of<KeyElement>(call.v, b, kv_head);
+  const float of_keys = key_factor(p, kv_head), of_values = value_factor(p, kv_head);
   const int keys = keys_of(call, b);
   float* const weights = scratch;
   float* const parts = scratch + Crew::kCount;
@@ -266,7 +268,7 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
 #pragma unroll 1
     for (int d = 0; d < kDimQk; ++d)
       score = multiply_add(float_of(qs.at(q)[d * qs.dim]), float_of(ks.at(kv)[d * ks.dim]), score);
-    return value_of<true>(p, score * call.scale, b, h, q, kv);
+    return value_of<true>(p, score * of_keys * call.scale, b, h, q, kv);
   };
   float largest = -infinity();
   for (int kv = thread; kv < keys; kv += Crew::kCount) largest = f32_max(largest, value_at(kv));
@@ -304,7 +306,8 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
   const RowsOf<Output> to = rows_of<Output>(call.o, b, h);
   for (int i = 0; i < kDims; ++i) {
     const int d = thread + i * Crew::kCount;
-    if (d < kDimV) store_element(to.at(q) + d * to.dim, no_weight ? 0.0f : dropped(call, output[i], true) / sum);
+    if (d < kDimV)
+      store_element(to.at(q) + d * to.dim, no_weight ? 0.0f : dropped(call, output[i], true) / sum * of_values);
   }
   if (thread != 0) return;
   const long long row = row_number(call, b, h, q);

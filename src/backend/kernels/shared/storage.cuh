@@ -17,6 +17,9 @@ struct QueryPlace {
   int b, h, query_tile;
 };
 
+// The rows of a warp of attention_backward_rows where work tiles are packed.
+constexpr int kPackedRowsOfWarp = 4;
+
 // The portable kernels.
 
 struct PortableForwardStorage {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "backend/cuda/program_source.hpp"
+#include "backend/cuda/text/program_source.hpp"
 #include "backend/few_rows.hpp"
 #include "backend/kernels/workspace/call.hpp"
 #include "backend/unsupported.hpp"
@@ -22,13 +22,23 @@ bool needs_floats(const AttentionProblem& problem, Direction direction) {
   return problem.dtype == DType::kF32 || (rounds_d_o && (problem.dtype == DType::kF16 || problem.given_deltas));
 }
 
+/// The shape with half the warps, and so half the rows.
+TileShape half_of(TileShape shape) {
+  shape.warps /= 2;
+  shape.queries /= 2;
+  return shape;
+}
+
 TileShape forward_shape(const AttentionProblem& problem) {
   const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
   const bool floats = needs_floats(problem, Direction::kForward);
   TileShape shape;
   shape.element_bytes = floats ? 4 : 2;
+  shape.value_parts = value_parts_of(problem.dim_v);
   if (widest > 128) {
     shape.keys = floats ? 16 : 32;
+    // Two rows of so many floats take the shared memory of four of 16 bits.
+    if (widest > kWidestHead && floats) shape = half_of(shape);
   } else {
     if (floats && widest > 64) shape.keys = 32;
     if (problem.seq_q > shape.queries) {
@@ -66,7 +76,6 @@ TileShape backward_shape(const AttentionProblem& problem) {
 
 /// Copies to shared memory that run beside other work, and the products of matrices, begin with it.
 constexpr int kOldestCapability = 80;
-constexpr std::int64_t kMaxDim = 256;
 /// Four rows of row terms or four tiles' states share a CTA.
 constexpr std::int64_t kRowsOfBlock = 4;
 
@@ -92,6 +101,10 @@ std::vector<TileShape> tile_shapes(const AttentionProblem& problem, Direction di
     smaller.row_tiles = 1;
     smaller.queries /= 2;
     smaller.step = std::min(smaller.step, smaller.queries);
+  } else if (direction == Direction::kForward && std::max(problem.dim_qk, problem.dim_v) > kWidestHead) {
+    // The smallest devices have 99 KiB of shared memory for a CTA.
+    smaller = half_of(best);
+    smaller.keys = 16;
   } else if (direction == Direction::kBackward && best.holds_floats()) {
     smaller.step = smaller.part = smaller.key_step = 8;
   }
@@ -103,30 +116,48 @@ TileShape tile_shape(const AttentionProblem& problem, Direction direction) {
   return tile_shapes(problem, direction).front();
 }
 
+int value_parts_of(std::int64_t dim_v) { return static_cast<int>((dim_v + kWidestHead - 1) / kWidestHead); }
+
+std::int64_t value_dims(const TileShape& shape, std::int64_t dim_v) {
+  return shape.value_parts == 1 ? dim_v : padded((dim_v + shape.value_parts - 1) / shape.value_parts);
+}
+
+void add_forward_launches(CallLayout& layout, const KernelLaunch& launch, const TileShape& shape, std::int64_t dim_v) {
+  const std::int64_t dims = value_dims(shape, dim_v);
+  for (int part = 0; part < shape.value_parts; ++part) {
+    layout.add_launch(launch);
+    // The last part begins where it ends with v: it may write dims again, as they are.
+    layout.launches().back().first_value = static_cast<int>(std::min(part * dims, dim_v - dims));
+  }
+}
+
 device::PortableKeysStorage portable_keys_storage(const TileShape& shape, const AttentionProblem& problem) {
   return {static_cast<int>(problem.dim_qk), static_cast<int>(problem.dim_v), shape.keys, shape.step,
           shape.element_bytes};
 }
 
-std::vector<UnsupportedReason> problem_objections(const compiler::CompiledProblem& compiled) {
+std::vector<UnsupportedReason> problem_objections(const compiler::CompiledProblem& compiled, Direction direction,
+                                                  bool float8_keys) {
   // Every member is named: one that is added does not compile until it is run or refused here.
   static_assert(problem::kAllTopics<Sequences, TensorDTypes, TensorLayouts, SoftmaxOptions, OutputOptions,
                                     BackwardOptions, ScoreProgram>);
   const AttentionProblem& problem = compiled.problem;
   [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
                                 lengths, index_offsets] = problem::topic<Sequences>(problem);
-  [[maybe_unused]] const auto& [dtype, dtype_o, dtype_d_o, dtype_gradients] = problem::topic<TensorDTypes>(problem);
+  [[maybe_unused]] const auto& [dtype, dtype_kv, dtype_o, dtype_d_o, dtype_gradients] =
+      problem::topic<TensorDTypes>(problem);
   [[maybe_unused]] const auto& [q, k, v, o, d_o, dq, dk, dv] = problem::topic<TensorLayouts>(problem);
   [[maybe_unused]] const auto& [scale, sink, dropout, dropout_keys] = problem::topic<SoftmaxOptions>(problem);
   [[maybe_unused]] const auto& [stats, max_logit, amax_o] = problem::topic<OutputOptions>(problem);
-  [[maybe_unused]] const auto& [backward, given_deltas, deterministic] = problem::topic<BackwardOptions>(problem);
+  [[maybe_unused]] const auto& [backward, given_deltas, deterministic, amax_gradients] =
+      problem::topic<BackwardOptions>(problem);
   [[maybe_unused]] const auto& [program, operands] = problem::topic<ScoreProgram>(problem);
   std::vector<UnsupportedReason> reasons;
-  if (is_float8(dtype))
-    reasons.push_back(
-        unsupported(Rule::kDtype, concat("expected q, k and v in f32, f16 or bf16, found ", to_string(dtype))));
-  if (dim_qk > kMaxDim || dim_v > kMaxDim) {
-    reasons.push_back(unsupported(Rule::kHeadDim, concat("expected head dims of at most ", kMaxDim, ", found ", dim_qk,
+  if (is_float8(dtype) || (dtype_kv && !float8_keys))
+    reasons.push_back(unsupported(
+        Rule::kDtype, concat("expected q, k and v in f32, f16 or bf16, found ", to_string(dtype_kv.value_or(dtype)))));
+  if (const std::int64_t widest = widest_head(direction); dim_qk > widest || dim_v > widest) {
+    reasons.push_back(unsupported(Rule::kHeadDim, concat("expected head dims of at most ", widest, ", found ", dim_qk,
                                                          " of q and k and ", dim_v, " of v")));
   }
   const std::size_t nodes =
@@ -155,9 +186,8 @@ std::vector<UnsupportedReason> device_objections(const DeviceProperties& device)
                                                device.compute_capability / 10, ".", device.compute_capability % 10))};
 }
 
-std::vector<UnsupportedReason> tiled_objections(const compiler::CompiledProblem& problem,
-                                                const DeviceProperties* device) {
-  std::vector<UnsupportedReason> reasons = problem_objections(problem);
+std::vector<UnsupportedReason> tiled_objections(const Work& work, const DeviceProperties* device, bool float8_keys) {
+  std::vector<UnsupportedReason> reasons = problem_objections(work.problem, work.direction, float8_keys);
   if (reasons.empty() && device != nullptr) return device_objections(*device);
   return reasons;
 }

@@ -8,8 +8,9 @@
 
 #include "scoremod/problem.hpp"
 
-#include "backend/cuda/runtime_compiler.hpp"
+#include "backend/cuda/modules/runtime_compiler.hpp"
 #include "backend/device_properties.hpp"
+#include "backend/kernels/family.hpp"
 #include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/workspace/call.hpp"
 #include "backend/plan.hpp"
@@ -55,7 +56,11 @@ struct TileShape {
   int part = 32;          ///< of these: queries whose scores it has at once
   int key_step = 32;      ///< keys that the kernel of dq takes at once
   int element_bytes = 2;  ///< of a number in a tile
+  int key_bytes = 2;      ///< of a number of k or v in decode kernels, which may be FP8
   int blocks = 2;         ///< CTAs that an SM should have room for, which limits a thread's registers
+  /// Launches of a forward that each write some of o's dims, because the accumulators of all do not fit into the
+  /// registers. Each makes the scores anew.
+  int value_parts = 1;
   /// Separate kernels write dk and dv: the accumulators of both would not fit into the registers.
   bool separate_dv = false;
   /// Delta is recomputed as the sum of a row's weights times their gradients, and not from o and d_o. The rounding of o
@@ -64,6 +69,10 @@ struct TileShape {
   /// The kernel of dk and dv adds dq up too, in no fixed order (kHopper's backward).
   bool fused = false;
   DqOrder dq_order = DqOrder::kFenceAtOnce;
+  /// The CTAs that a device runs at once, if heads that share a KV head take turns in a `fused` backward. It is 0 if
+  /// they come one after the other. See kHeadsTakeTurns of settings.cuh. The number is an argument of the kernels, but
+  /// whether it is 0 is compiled in.
+  int turn_ctas = 0;
 
   /// Stages of kHopper's TMA pipeline; in decode kernels, the tiles that a team has room for.
   int stages = 2;
@@ -107,14 +116,29 @@ std::vector<TileShape> tile_shapes(const AttentionProblem& problem, Direction di
 /// The first of them: with 16-bit elements, the fastest on an H200 among shapes without register spills.
 TileShape tile_shape(const AttentionProblem& problem, Direction direction);
 
+/// As many value_parts as a forward needs for this head dim of v.
+int value_parts_of(std::int64_t dim_v);
+/// The dims of v and o that a kernel of this shape has.
+std::int64_t value_dims(const TileShape& shape, std::int64_t dim_v);
+/// Adds a forward's launch, once for each of the shape's value_parts.
+void add_forward_launches(CallLayout& layout, const KernelLaunch& launch, const TileShape& shape, std::int64_t dim_v);
+
 /// The shared memory of the kernels of dk and dv, and of gradients along keys.
 device::PortableKeysStorage portable_keys_storage(const TileShape& shape, const AttentionProblem& problem);
 
-/// Why no tiled kernels can be made for a problem, whatever the device; empty where they can.
-std::vector<UnsupportedReason> problem_objections(const compiler::CompiledProblem& problem);
+/// The widest head whose dims one thread's registers can hold for 16 rows of a warp, and the widest one of forwards
+/// that have value_parts.
+inline constexpr std::int64_t kWidestHead = 256, kWidestForward = 576;
+constexpr std::int64_t widest_head(Direction direction) {
+  return direction == Direction::kForward ? kWidestForward : kWidestHead;
+}
+/// Why no tiled kernels can be made for a direction of a problem, whatever the device; empty where they can.
+/// `float8_keys`: whether a family takes FP8 keys and values under queries of 16 bits.
+std::vector<UnsupportedReason> problem_objections(const compiler::CompiledProblem& problem, Direction direction,
+                                                  bool float8_keys = false);
 /// problem_objections(), and device_objections() if there are none and there is a device.
-std::vector<UnsupportedReason> tiled_objections(const compiler::CompiledProblem& problem,
-                                                const DeviceProperties* device);
+std::vector<UnsupportedReason> tiled_objections(const Work& work, const DeviceProperties* device,
+                                                bool float8_keys = false);
 /// Why a device cannot run what these kernels are made of, whatever the problem.
 std::vector<UnsupportedReason> device_objections(const DeviceProperties& device);
 /// The reasons why a launch has too little shared memory on this device.

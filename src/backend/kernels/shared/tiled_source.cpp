@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "backend/cuda/kernel_text.hpp"
-#include "backend/cuda/program_source.hpp"
+#include "backend/cuda/text/kernel_text.hpp"
+#include "backend/cuda/text/program_source.hpp"
 #include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/node_costs.hpp"
@@ -45,13 +45,18 @@ const char* output_kind(const AttentionProblem& problem) {
   return output == half_dtype(problem) ? "kHalfOutput" : "kOtherHalfOutput";
 }
 
+const char* key_kind(const AttentionProblem& problem) {
+  if (!problem.dtype_kv) return "kElementKeys";
+  return *problem.dtype_kv == DType::kE4M3 ? "kE4M3Keys" : "kE5M2Keys";
+}
+
 const char* flag(bool value) { return value ? "true" : "false"; }
 
 void set_problem(Holes& holes, const AttentionProblem& problem) {
   holes.set("bf16", flag(half_dtype(problem) == DType::kBF16));
   holes.set("floats", flag(problem.dtype == DType::kF32));
+  holes.set("key_kind", key_kind(problem));
   holes.set("dim_qk", problem.dim_qk);
-  holes.set("dim_v", problem.dim_v);
   holes.set("index_offsets", flag(problem.index_offsets));
   holes.set("given_deltas", flag(problem.given_deltas));
   holes.set("has_sink", flag(problem.sink != Sink::kNone));
@@ -94,6 +99,7 @@ void set_shape(Holes& holes, const TileShape& shape) {
   holes.set("persistent", flag(shape.persistent_ctas > 0));
   holes.set("separate_dv", flag(shape.separate_dv));
   holes.set("fused", flag(shape.fused));
+  holes.set("heads_take_turns", flag(shape.turn_ctas > 0));
   holes.set("recomputed_delta", flag(shape.recomputed_delta));
 }
 
@@ -121,6 +127,7 @@ void fill_settings(Holes& holes, const compiler::CompiledProblem& compiled, cons
   set_problem(holes, compiled.problem);
   set_program(holes, compiled.problem, compiled.forward.program, mask);
   set_shape(holes, shape);
+  holes.set("dim_v", value_dims(shape, compiled.problem.dim_v));
   set_targets(holes, operands);
   set_mask(holes, mask);
 }
@@ -203,6 +210,19 @@ std::string sink_function(const AttentionProblem& problem) {
   return fill(part(file_text(kProgram), "sink"), {{"statements", statements}, {"sink", sink}});
 }
 
+/// The scales of an FP8 KV cache. A call has stride 0 for one of the whole tensor.
+std::string key_factor_functions(const AttentionProblem& problem) {
+  const auto factor = [&](const char* name) -> std::string {
+    if (!problem.dtype_kv) return "1.0f";
+    const auto number = problem::operand_number(problem.program, name);
+    if (!number) fail_bug("a problem with an FP8 KV cache whose program does not declare '", name, "'");
+    const std::string operand = concat("p.operands[", *number, "]");
+    return concat("((const float*)", operand, ".data)[kv_head * ", operand, ".stride[0]]");
+  };
+  return fill(part(file_text(kProgram), "key_factors"),
+              {{"of_keys", factor(problem::kDescaleOfKeys)}, {"of_values", factor(problem::kDescaleOfValues)}});
+}
+
 std::string mask_function(const AttentionProblem& problem, const Program& program, std::span<const NodeId> terms) {
   ProgramSource source(problem, program, OperandSizes::kArguments);
   const std::string statements = source.statements(terms);
@@ -273,6 +293,8 @@ void fill_attention(Holes& holes, const compiler::CompiledProblem& compiled, Dir
                     const TileShape& shape, const OperandText& operands, Gains gains) {
   fill_settings(holes, compiled, shape, mask_knowledge(compiled, direction), operands);
   operands.fill_targets(holes);
+  holes.set("packs_tiles", flag(packs_tiles(compiled.problem, operands.empty())));
+  holes.set("key_factors", key_factor_functions(compiled.problem));
   holes.set("sink", sink_function(compiled.problem));
   const PositionTables tables = tables_of(compiled, direction, shape.family, gains);
   fill_tables(holes, compiled.problem, program_of(compiled, direction), tables);

@@ -21,11 +21,26 @@ constexpr int kOrderThreads = 512;
 /// Rows of tiles that one block puts in order: it compares all with all.
 constexpr std::int64_t kMostOrdered = 4096;
 
-int heads_together(const CallLayout& layout, const masks::MaskClass& mask, const TileShape& shape) {
+/// The work tiles of a head in all sequences, each of `tiles` or, of packed tokens, as first_packed_tile() of
+/// shared/tiles.cuh places them.
+std::int64_t work_tiles(std::int64_t batch, std::int64_t tiles, std::optional<std::int64_t> packed_tokens,
+                        std::int64_t rows) {
+  return packed_tokens ? *packed_tokens / rows + batch : batch * tiles;
+}
+
+bool packs_queries(const Work& work) {
+  return work.problem.problem.tokens_q && packs_tiles(work.problem.problem, work.targets.empty());
+}
+/// The rows of queries of all heads, in whole work tiles.
+std::int64_t rows_of_work_tiles(const Work& work, const CallLayout& layout, const TileShape& shape) {
+  return std::int64_t{layout.query_work_tiles} * shape.queries * work.problem.problem.heads_q;
+}
+
+/// `tiles` are those of a head that CTAs take one after the other.
+int heads_together(std::int64_t tiles, const masks::MaskClass& mask, const TileShape& shape) {
   if (shape.heads_together > 0) return shape.heads_together;
   // All rows are as long as each other.
   if (mask.kind == masks::MaskKind::kFull) return 1;
-  const std::int64_t tiles = std::max(layout.query_tiles, layout.key_tiles);
   const int least = tiles > kBlocksAtOnce ? 1 : kLeastTogether;
   return static_cast<int>(std::max<std::int64_t>(least, kBlocksAtOnce / tiles));
 }
@@ -57,8 +72,12 @@ void add_states(CallLayout& layout, const Work& work, const TileShape& shape) {
   };
   const std::int64_t planes = (mask.varies_with_batch ? p.batch : 1) * (mask.varies_with_head ? p.heads_q : 1);
   const std::int64_t tiles = std::int64_t{layout.query_tiles} * layout.key_tiles * planes;
+  // The kernel finds states of a sequence's own tiles alone if work tiles are packed.
+  const bool packs = packs_queries(work) && mask.varies_with_batch;
+  const std::int64_t rows_of_tiles = packs ? layout.query_work_tiles * (planes / p.batch) : layout.query_tiles * planes;
+  const std::int64_t found = rows_of_tiles * layout.key_tiles;
   add(&device::AttentionArguments::states, tiles,
-      {"attention_block_mask", tiles_of(tiles, kSmallWarps), kSmallThreads, 0});
+      {"attention_block_mask", tiles_of(found, kSmallWarps), kSmallThreads, 0});
   const std::int64_t rows = shape.fused ? layout.key_tiles : layout.query_tiles;
   if (!shape.ordered || rows > kMostOrdered) return;
   constexpr auto kInt = static_cast<std::int64_t>(sizeof(int));
@@ -82,16 +101,18 @@ double pairs_of(const AttentionProblem& p) {
 
 /// How much longer it takes if the CTAs do not fill the device.
 double idle_parts(const AttentionProblem& p, Direction direction, const TileShape& shape, const DeviceRates& rates) {
-  std::int64_t blocks = p.batch * p.heads_q * tiles_of(p.seq_q, shape.queries);
+  const auto ctas = [&](std::int64_t length, std::optional<std::int64_t> tokens, int rows) {
+    return work_tiles(p.batch, tiles_of(length, rows), tokens, rows);
+  };
+  std::int64_t blocks = p.heads_q * ctas(p.seq_q, p.tokens_q, shape.queries);
   if (direction == Direction::kBackward)
-    blocks = std::min(blocks, p.batch * p.heads_kv * tiles_of(p.seq_kv, shape.keys));
+    blocks = std::min(blocks, p.heads_kv * ctas(p.seq_kv, p.tokens_kv, shape.keys));
   return std::max(1.0, rates.multiprocessors / static_cast<double>(blocks));
 }
 
 double memory_time(const AttentionProblem& p, Direction direction, const DeviceRates& rates) {
-  const double heads_q = static_cast<double>(p.batch * p.heads_q), heads_kv = static_cast<double>(p.batch * p.heads_kv);
-  const double elements = (heads_q * static_cast<double>(p.seq_q) + heads_kv * static_cast<double>(p.seq_kv)) *
-                          static_cast<double>(p.dim_qk + p.dim_v);
+  const std::int64_t queries = p.tokens_q.value_or(p.batch * p.seq_q), keys = p.tokens_kv.value_or(p.batch * p.seq_kv);
+  const double elements = static_cast<double>((p.heads_q * queries + p.heads_kv * keys) * (p.dim_qk + p.dim_v));
   const double bytes = (direction == Direction::kForward ? 2 : 6) * elements * (p.dtype == DType::kF32 ? 2 : 1);
   return bytes / (kReachedBandwidth * rates.bytes_per_ms);
 }
@@ -132,20 +153,43 @@ double table_reads_time(const compiler::CompiledProblem& problem, std::span<cons
 
 std::int64_t tiles_of(std::int64_t size, std::int64_t tile) { return (size + tile - 1) / tile; }
 
-CallLayout tiled_layout(const Work& work, const TileShape& shape, bool has_tables) {
+bool packs_tiles(const AttentionProblem& problem, bool has_no_targets) {
+  return (problem.tokens_q || problem.tokens_kv) && has_no_targets;
+}
+
+KernelLaunch row_terms_launch(const Work& work, const CallLayout& layout, const TileShape& shape) {
   const AttentionProblem& p = work.problem.problem;
-  const bool forward = work.direction == Direction::kForward;
+  std::int64_t warps = p.batch * p.heads_q * p.seq_q;
+  if (packs_queries(work))
+    warps = rows_of_work_tiles(work, layout, shape) / device::kPackedRowsOfWarp;
+  else if (shape.fused)
+    warps = rows_of_work_tiles(work, layout, shape);
+  return {"attention_backward_rows", tiles_of(warps, kSmallWarps), kSmallThreads, 0};
+}
+
+CallLayout tiled_layout(const Work& work, const TileShape& shape, Gains gains) {
+  const AttentionProblem& p = work.problem.problem;
+  const bool forward = work.direction == Direction::kForward, apart = gains == Gains::kApart;
+  const bool packs = packs_tiles(p, work.targets.empty());
   CallLayout layout;
   layout.query_tiles = static_cast<int>(tiles_of(p.seq_q, shape.queries));
   layout.key_tiles = static_cast<int>(tiles_of(p.seq_kv, shape.keys));
+  const auto all_of = [&](int tiles, std::optional<std::int64_t> tokens, int rows) {
+    return static_cast<int>(work_tiles(p.batch, tiles, packs ? tokens : std::nullopt, rows));
+  };
+  layout.query_work_tiles = all_of(layout.query_tiles, p.tokens_q, shape.queries);
+  layout.key_work_tiles = all_of(layout.key_tiles, p.tokens_kv, shape.keys);
+  const std::int64_t tiles =
+      packs ? std::max(layout.query_work_tiles, layout.key_work_tiles) : std::max(layout.query_tiles, layout.key_tiles);
   layout.heads_together =
-      heads_together(layout, forward ? work.problem.forward.mask : work.problem.backward->mask, shape);
+      heads_together(tiles, forward ? work.problem.forward.mask : work.problem.backward->mask, shape);
   layout.loaded_bias = shape.loaded_bias;
   if (!forward) {
-    const std::int64_t rows = p.batch * p.heads_q * ((p.seq_q + 1) / 2 * 2);
+    const std::int64_t rows =
+        packs_queries(work) ? rows_of_work_tiles(work, layout, shape) : p.batch * p.heads_q * ((p.seq_q + 1) / 2 * 2);
     layout.add_workspace(&device::AttentionArguments::rows, static_cast<std::size_t>(2 * rows) * sizeof(float));
   }
-  if (has_tables) add_tables(layout, work, shape);
+  if (!apart) add_tables(layout, work, shape);
   add_states(layout, work, shape);
   return layout;
 }
@@ -202,15 +246,21 @@ Prediction tiled_time(const compiler::CompiledProblem& problem, Direction direct
   const NodeCosts costs = node_costs(program_of(problem, direction), false, shape.loaded_bias);
   const MaskKnowledge knowledge = mask_knowledge(problem, direction);
   // Whole tiles are run, whatever part of them there is.
-  const double rows = static_cast<double>(p.batch * p.heads_q * tiles_of(p.seq_q, shape.queries) * shape.queries);
-  const double pairs = rows * static_cast<double>(tiles_of(p.seq_kv, shape.keys) * shape.keys);
+  const std::int64_t tiles = tiles_of(p.seq_q, shape.queries);
+  const std::int64_t work = work_tiles(p.batch, tiles, p.tokens_q, shape.queries);
+  const double tile_rows = static_cast<double>(p.heads_q * shape.queries);
+  const double rows = static_cast<double>(work) * tile_rows;
+  const double pairs = static_cast<double>(p.batch * tiles) * tile_rows *
+                       static_cast<double>(tiles_of(p.seq_kv, shape.keys) * shape.keys);
   double products = direct.tiles * mask.run * pairs / kMeasuredPairs + direct.rows * rows / kMeasuredRows;
-  products *= direct.dimless + (1 - direct.dimless) * static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
+  const int parts = shape.value_parts;
+  const auto dims = static_cast<double>(p.dim_qk + value_dims(shape, p.dim_v));
+  products *= parts * (direct.dimless + (1 - direct.dimless) * dims / kMeasuredDims);
   if (small) products *= kSmallTiles;
   if (shape.holds_floats()) products *= kFloatProducts;
   if (std::max(p.dim_qk, p.dim_v) > 128) products *= direct.wide_heads;
   const double program =
-      direct.evaluations * (costs.value * mask.run + costs.keep * mask.partial) * pairs / kMeasuredPairs;
+      parts * direct.evaluations * (costs.value * mask.run + costs.keep * mask.partial) * pairs / kMeasuredPairs;
   double compute = (products + program) * (mask.uneven ? direct.uneven : 1) * idle_parts(p, direction, shape, rates);
   compute += states_time(p, knowledge, mask, costs);
   compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);
@@ -246,17 +296,20 @@ std::string TiledVariant::label(const Work& work) const {
   return concat(to_string(shape_.family), " kernels with tiles of ", shape_.queries, "x", shape_.keys,
                 shape_.persistent_ctas > 0 ? ", persistent" : "", shape_.ordered ? ", the longest rows first" : "",
                 shape_.loaded_bias ? concat(", tiles of ", operands[*shape_.loaded_bias].name, " copied") : "",
-                shape_.fused ? ", dq added up beside dk and dv" : "");
+                shape_.fused ? ", dq added up beside dk and dv" : "",
+                shape_.turn_ctas > 0 ? ", heads of a KV head in turns" : "");
 }
 
 void TiledVariant::write(CanonicalWriter& out) const {
-  const auto& [family, warps, row_tiles, queries, keys, step, part, key_step, element_bytes, blocks, separate_dv,
-               recomputed_delta, fused, dq_order, stages, key_stages, persistent_ctas, loaded_bias, ordered,
-               heads_together, teams, splits] = shape_;
-  for (const int number : {static_cast<int>(family), warps, row_tiles, queries, keys, step, part, key_step,
-                           element_bytes, blocks, static_cast<int>(dq_order), stages, key_stages, teams})
+  const auto& [family, warps, row_tiles, queries, keys, step, part, key_step, element_bytes, key_bytes, blocks,
+               value_parts, separate_dv, recomputed_delta, fused, dq_order, turn_ctas, stages, key_stages,
+               persistent_ctas, loaded_bias, ordered, heads_together, teams, splits] = shape_;
+  for (const int number :
+       {static_cast<int>(family), warps, row_tiles, queries, keys, step, part, key_step, element_bytes, key_bytes,
+        blocks, value_parts, static_cast<int>(dq_order), stages, key_stages, teams})
     out.integer(number);
-  for (const bool flag : {separate_dv, recomputed_delta, fused, persistent_ctas > 0, ordered, splits > 1})
+  for (const bool flag :
+       {separate_dv, recomputed_delta, fused, turn_ctas > 0, persistent_ctas > 0, ordered, splits > 1})
     out.boolean(flag);
   out.integer(loaded_bias ? static_cast<std::int64_t>(*loaded_bias) : -1);
 }

@@ -25,9 +25,16 @@ inline constexpr std::int64_t kSmallWarps = 4;
 
 std::int64_t tiles_of(std::int64_t size, std::int64_t tile);
 
-/// The layout of a call before the family's own launches: a backward's row terms, the states of tiles and, if kernels
-/// read them, its relative-position tables. add_gains() comes after the family's launches.
-CallLayout tiled_layout(const Work& work, const TileShape& shape, bool has_tables = true);
+/// Whether the work tiles of varlen sequences are packed (first_packed_tile() of shared/tiles.cuh). Kernels that sum
+/// operand gradients have a place for each tile of the longest length instead.
+bool packs_tiles(const AttentionProblem& problem, bool has_no_targets);
+
+/// The layout of a call before the family's own launches: a backward's row terms, the states of tiles and its
+/// relative-position tables. Kernels that sum operand gradients apart read no tables. add_gains() comes after the
+/// family's launches.
+CallLayout tiled_layout(const Work& work, const TileShape& shape, Gains gains = Gains::kBeside);
+/// The launch of attention_backward_rows, after tiled_layout().
+KernelLaunch row_terms_launch(const Work& work, const CallLayout& layout, const TileShape& shape);
 
 /// The time of a direction without a program, in milliseconds of an H200 at the shape of measured_at.hpp. Rows of tiles
 /// take some beside their tiles.

@@ -150,6 +150,16 @@ struct Sums {
   }
 };
 
+template <int kRowTiles, int kColumns>
+SCOREMOD_FUNCTION void multiply(Sums<kRowTiles, kColumns>& sums, float factor) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums.at[m][n][e] *= factor;
+}
+
 SCOREMOD_FUNCTION bool is_finite(float x) { return x - x == 0.0f; }
 
 // Rows below `end` of the sums times a factor of each row, to a tensor.
@@ -226,8 +236,42 @@ SCOREMOD_FUNCTION long long plane_of(const AttentionArguments& call, int b, int 
   return (long long)(kMaskVariesWithBatch ? b : 0) * (kMaskVariesWithHead ? call.heads_q : 1) +
          (kMaskVariesWithHead ? h : 0);
 }
+// Work tiles of varlen sequences are packed, one sequence's after the other's. So there are as many as the tokens ask
+// for, and not as many as if every sequence had the longest length. The offset of a sequence alone tells where its
+// tiles begin: the offset in whole tiles, and one more for each sequence before. So there is room for each sequence's
+// last tile, which may be cut off, and some packed tiles have no rows.
+SCOREMOD_FUNCTION int first_packed_tile(const TensorArgument& tensor, int b, int rows) {
+  return clamped(tensor.places[b * tensor.place_batch], 0, tensor.count) / rows + b;
+}
+// The sequence and its tile of a packed tile. One without rows is beyond the sequence's last.
+struct PackedPlace {
+  int b, tile;
+};
+// All threads of a warp call it. They look at 32 sequences at a time for the last that has begun.
+SCOREMOD_FUNCTION PackedPlace packed_place(const TensorArgument& tensor, int batch, int packed_tile, int rows) {
+  int first = 0;
+#pragma unroll 1
+  for (int count = batch; count > 1;) {
+    const int step = (count + 31) / 32, own = (int)(threadIdx.x % 32) * step;
+    const unsigned begun = ballot(own < count && first_packed_tile(tensor, first + own, rows) <= packed_tile);
+    // Sequences that have begun come first: the last one's bit is the one whose next bit is 0.
+    const int passed = begun == 0 ? 0 : bit_number(begun ^ begun >> 1) * step;
+    first += passed;
+    count = count - passed < step ? count - passed : step;
+  }
+  const int tile = packed_tile - first_packed_tile(tensor, first, rows);
+  constexpr int kGreatest = 0x7fffffff;
+  return {first, tile < 0 ? kGreatest / rows : tile};
+}
+
 // The last tiles of queries come first: under a causal mask they take longest.
 SCOREMOD_FUNCTION QueryPlace query_place(const AttentionArguments& call, int number) {
+  if (kPacksQueries) {
+    const TilePlace place = place_of(call, number, call.query_work_tiles, call.heads_q);
+    const PackedPlace packed = packed_place(call.q, call.batch, place.tile, kQueries);
+    const int last = (queries_of(call, packed.b) + kQueries - 1) / kQueries - 1;
+    return {packed.b, place.head, packed.tile > last ? packed.tile : last - packed.tile};
+  }
   const TilePlace place = place_of(call, number, call.query_tiles, call.batch * call.heads_q);
   const int b = place.head / call.heads_q, h = place.head % call.heads_q;
   if (kHasStates && !kFused && call.order != nullptr)
@@ -240,6 +284,11 @@ struct KeyPlace {
 };
 SCOREMOD_FUNCTION KeyPlace key_place(const AttentionArguments& call, int number) {
   const int heads_kv = call.heads_q / call.group;
+  if (kPacksKeys) {
+    const TilePlace place = place_of(call, number, call.key_work_tiles, heads_kv);
+    const PackedPlace packed = packed_place(call.k, call.batch, place.tile, kKeys);
+    return {packed.b, place.head, packed.tile};
+  }
   const TilePlace place = place_of(call, number, call.key_tiles, call.batch * heads_kv);
   const int b = place.head / heads_kv, head_kv = place.head % heads_kv;
   if (kHasStates && kFused && call.order != nullptr)
@@ -275,26 +324,29 @@ SCOREMOD_FUNCTION TileKind state_of(const AttentionArguments& call, int b, int h
   return (TileKind)call.states[state_place(call, b, h, query_tile, key_tile)];
 }
 
-// Steps through the tiles of a row (or, transposed, a column) of tiles that are not empty, in ascending order. All
-// threads of a block see the same.
+// Steps through the tiles of a row (or, transposed, a column) of tiles that are not empty, in ascending order. Where
+// heads take turns, CTAs that begin together walk down from the last queries, which they all have under a causal mask.
+// Later CTAs begin one by one, each as a longer one ends, and walk up from their own first tile. So they are at one
+// tile, too. All threads of a block see the same.
 template <bool kTransposed>
 struct TileWalk {
   int own, chunk, count;  // the other tile; the first of 32 tiles; how many tiles there are
   unsigned some, full;    // of the chunk: not empty, full; the tiles that were passed are gone from `some`
   int tile;
-  bool partial;
+  bool partial, descends;
 
   SCOREMOD_MEMBER void begin(const AttentionArguments& call, int b, int h, int own_tile) {
     own = own_tile;
-    count = kTransposed ? call.query_tiles : call.key_tiles;
+    count = tiles_of(call, b);
     chunk = 0;
+    descends = kTransposed && kHeadsTakeTurns && (int)blockIdx.x / call.blocks % 2 == 0;
     look(call, b, h);
   }
   // With what another walk's look() has found of the first tiles.
-  SCOREMOD_MEMBER void begin_with(const AttentionArguments& call, int own_tile, unsigned first_some,
+  SCOREMOD_MEMBER void begin_with(const AttentionArguments& call, int b, int own_tile, unsigned first_some,
                                   unsigned first_full) {
     own = own_tile;
-    count = kTransposed ? call.query_tiles : call.key_tiles;
+    count = tiles_of(call, b);
     chunk = 0;
     some = first_some;
     full = first_full;
@@ -308,14 +360,23 @@ struct TileWalk {
     const unsigned lowest = some & (0u - some);
     some ^= lowest;
     partial = (full & lowest) == 0;
-    tile = chunk + bit_number(lowest);
+    tile = tile_of(chunk + bit_number(lowest));
     return true;
   }
 
+  // The sequence's tiles, which are fewer than the longest length has where it is a varlen one.
+  SCOREMOD_MEMBER static int tiles_of(const AttentionArguments& call, int b) {
+    if (kTransposed) return kRaggedQueries ? (queries_of(call, b) + kQueries - 1) / kQueries : call.query_tiles;
+    return kRaggedKeys ? (keys_of(call, b) + kKeys - 1) / kKeys : call.key_tiles;
+  }
+  // The tile of a step of the walk.
+  SCOREMOD_MEMBER int tile_of(int step) const {
+    return kTransposed && kHeadsTakeTurns && descends ? count - 1 - step : step;
+  }
   SCOREMOD_MEMBER void look(const AttentionArguments& call, int b, int h) {
-    const int at = chunk + threadIdx.x % 32;
+    const int step = chunk + threadIdx.x % 32, at = tile_of(step);
     TileKind state = kEmptyTile;
-    if (at < count) state = kTransposed ? state_of(call, b, h, at, own) : state_of(call, b, h, own, at);
+    if (step < count) state = kTransposed ? state_of(call, b, h, at, own) : state_of(call, b, h, own, at);
     some = ballot(state != kEmptyTile);
     full = ballot(state == kFullTile);
   }

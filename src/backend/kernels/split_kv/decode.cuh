@@ -2,33 +2,62 @@
 // a KV head, and one of call.splits shares of its keys. Its teams of warps walk over different keys.
 #pragma once
 
-#include "backend/kernels/shared/products.cuh"
+#include "backend/kernels/split_kv/float8_products.cuh"
 #include "backend/kernels/split_kv/partials.cuh"
 
 // A team of warps that walks over tiles of keys, of which it has kStages in shared memory; all but one are in flight
 // (cp.async).
 
 constexpr int kTeamWarps = kWarps / kTeams, kTeamThreads = 32 * kTeamWarps;
-constexpr PaddedTile kKeyTile{kKeys, kDimQk, 2}, kValueTile{kKeys, kDimV, 2};
-constexpr int kKeyHalves = kKeyTile.bytes / (int)sizeof(Half);
-constexpr int kStageHalves = kKeyHalves + kValueTile.bytes / (int)sizeof(Half);
+constexpr int kKeyBytes = (int)sizeof(KeyElement);
+constexpr KeyTile kKeyTile{kKeys, kDimQk, kKeyBytes}, kValueTile{kKeys, kDimV, kKeyBytes};
+constexpr int kKeyElements = kKeyTile.bytes / kKeyBytes;
+constexpr int kStageElements = kKeyElements + kValueTile.bytes / kKeyBytes;
+// Elements from one row of such a tile to the next.
+SCOREMOD_FUNCTION constexpr int key_row_length(int dim) { return KeyTile{1, dim, kKeyBytes}.row_bytes / kKeyBytes; }
 
-// load_tile() of a team's keys, in as few instructions as the copies may take.
+// load_tile() of a team's keys, whatever their dims and strides.
 template <int kDim>
-SCOREMOD_FUNCTION void load_keys(Half* tile, const Rows& from, int first, int end, int thread) {
-  constexpr int kWords = padded(kDim) / 8, kRows = kTeamThreads < kWords ? 1 : kTeamThreads / kWords;
-  if (!from.aligned || kTeamThreads % kWords != 0)
-    return load_tile<kKeys, kDim, kTeamThreads>(tile, from, first, end, thread);
+SCOREMOD_FUNCTION void load_any_keys(Half* tile, const Rows& from, int first, int end, int thread) {
+  load_tile<kKeys, kDim, kTeamThreads>(tile, from, first, end, thread);
+}
+template <int kDim>
+SCOREMOD_FUNCTION void load_any_keys(Float8* tile, const RowsOf<Float8>& from, int first, int end, int thread) {
+  constexpr int kPerStep = 16, kSteps = padded(kDim) / kPerStep;
+#pragma unroll 1
+  for (int i = thread; i < kKeys * kSteps; i += kTeamThreads) {
+    const int row = i / kSteps, dim = i % kSteps * kPerStep;
+    const bool there = first + row < end;
+    const Float8* const at = there ? from.at(first + row) : from.data;
+    Float8* const to = tile + row * key_row_length(kDim) + dim;
+    if (from.aligned) {
+      const bool copied = there && dim < kDim;
+      copy_ahead<kPerStep>(to, copied ? at + dim : from.data, copied ? kPerStep : 0);
+    } else {
+      for (int j = 0; j < kPerStep; ++j) to[j] = there && dim + j < kDim ? at[(dim + j) * from.dim] : Float8{0};
+    }
+  }
+}
+
+// load_any_keys(), in as few instructions as the copies may take.
+template <int kDim>
+SCOREMOD_FUNCTION void load_keys(KeyElement* tile, const RowsOf<KeyElement>& from, int first, int end, int thread) {
+  constexpr int kPerWord = kWordElements<KeyElement>, kWords = padded(kDim) / kPerWord;
+  constexpr int kRows = kTeamThreads < kWords ? 1 : kTeamThreads / kWords;
+  if (!from.aligned || kTeamThreads % kWords != 0) return load_any_keys<kDim>(tile, from, first, end, thread);
   // A tile lies in one block of a pool, or each row is looked up.
   constexpr bool kInOnePiece = !kPaged || kBlockRows % kKeys == 0;
-  const int row = thread / kWords, dim = thread % kWords * 8;
-  const Half* at = from.at(first) + row * from.row + dim;
-  Half* const to = tile + row * row_length(kDim) + dim;
+  const int row = thread / kWords, dim = thread % kWords * kPerWord;
+  const KeyElement* at = from.at(first) + row * from.row + dim;
+  KeyElement* const to = tile + row * key_row_length(kDim) + dim;
+  // With more rows than a tile has, some threads have none.
+  constexpr bool kAllHaveRows = kKeys % kRows == 0;
 #pragma unroll
   for (int i = 0; i < kKeys; i += kRows) {
+    if (!kAllHaveRows && row + i >= kKeys) break;
     const bool there = first + row + i < end && dim < kDim;
     if (!kInOnePiece && there) at = from.at(first + row + i) + dim;
-    copy_line_ahead(to + i * row_length(kDim), there ? at : from.data, there ? 16 : 0);
+    copy_line_ahead(to + i * key_row_length(kDim), there ? at : from.data, there ? 16 : 0);
     at += kRows * from.row;
   }
 }
@@ -36,10 +65,11 @@ SCOREMOD_FUNCTION void load_keys(Half* tile, const Rows& from, int first, int en
 // The team's tiles in shared memory: its rows of q, and its stages, each of k and then v. `warp_row` is the first of
 // the warp's rows.
 struct TeamTiles {
-  Half *q, *stages;
+  Half* q;
+  KeyElement* stages;
   int team, thread, warp_row;
 
-  SCOREMOD_MEMBER TeamTiles(Half* all_q, Half* own_stages)
+  SCOREMOD_MEMBER TeamTiles(Half* all_q, KeyElement* own_stages)
       : q(all_q),
         stages(own_stages),
         team(threadIdx.x / kTeamThreads),
@@ -53,14 +83,16 @@ template <class Fill, class Meet>
 SCOREMOD_FUNCTION void add_keys(const Arguments& p, const TeamTiles& tiles, const KeyShare& own, KeyWalk& walk,
                                 int keys, SoftmaxRows& rows, const Fill& fill_queries, const Meet& meet_queries) {
   const AttentionArguments& call = p.call;
-  const Rows ks = rows_of(call.k, own.b, own.kv_head), vs = rows_of(call.v, own.b, own.kv_head);
+  const RowsOf<KeyElement> ks = rows_of<KeyElement>(call.k, own.b, own.kv_head);
+  const RowsOf<KeyElement> vs = rows_of<KeyElement>(call.v, own.b, own.kv_head);
+  const float of_keys = key_factor(p, own.kv_head);
   // The next tile's number, and whether it is partial, as one; or -1.
   const auto fetch = [&](int stage) {
     int found = -1;
     if (walk.next(p, own.b)) {
-      Half* const k_tile = tiles.stages + stage * kStageHalves;
+      KeyElement* const k_tile = tiles.stages + stage * kStageElements;
       load_keys<kDimQk>(k_tile, ks, walk.tile * kKeys, keys, tiles.thread);
-      load_keys<kDimV>(k_tile + kKeyHalves, vs, walk.tile * kKeys, keys, tiles.thread);
+      load_keys<kDimV>(k_tile + kKeyElements, vs, walk.tile * kKeys, keys, tiles.thread);
       found = walk.tile * 2 + (walk.partial ? 1 : 0);
     }
     return found;
@@ -80,20 +112,21 @@ SCOREMOD_FUNCTION void add_keys(const Arguments& p, const TeamTiles& tiles, cons
     team_barrier<kTeamWarps>(tiles.team);  // k and v are there, and nobody reads the last ones any more
     ahead[kStages - 1] = fetch(stage == 0 ? kStages - 1 : stage - 1);
     end_copies();
-    const Half* const k_tile = tiles.stages + stage * kStageHalves;
+    const KeyElement* const k_tile = tiles.stages + stage * kStageElements;
     Sums<kRowTiles, kKeys> scores;
     scores.clear();
     add_product_of_rows<kDimQk>(scores, tiles.q + tiles.warp_row * row_length(kDimQk), k_tile);
+    if (kKeyKind != kElementKeys) multiply(scores, of_keys);
     online_softmax_step(p, scores, rows, ahead[0] % 2 != 0, own.b, own.h, own.first_row() + tiles.warp_row,
                         ahead[0] / 2 * kKeys);
-    add_product<kDimV>(rows.output, scores, k_tile + kKeyHalves);
+    add_product<kDimV>(rows.output, scores, k_tile + kKeyElements);
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) ahead[i] = ahead[i + 1];
   }
   wait_for_copies();
 }
 
-constexpr DecodeStorage kDecodeStorage{kDimQk, kDimV, kQueries, kKeys, kStages, kTeams, kThreads};
+constexpr DecodeStorage kDecodeStorage{kDimQk, kDimV, kQueries, kKeys, kStages, kTeams, kThreads, kKeyBytes};
 
 /*{kernel split_kv_decode}*/
 SCOREMOD_KERNEL(kThreads, kBlocks) split_kv_decode(SCOREMOD_ARGUMENT p) {
@@ -102,7 +135,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) split_kv_decode(SCOREMOD_ARGUMENT p) {
   const KeyShare own = share_of(call, blockIdx.x);
   const int team = threadIdx.x / kTeamThreads;
   const TeamTiles tiles((Half*)(shared + kDecodeStorage.q),
-                        (Half*)(shared + kDecodeStorage.rings) + team * kStages * kStageHalves);
+                        (KeyElement*)(shared + kDecodeStorage.rings) + team * kStages * kStageElements);
   const int keys = keys_of(call, own.b);
   KeyWalk walk;
   walk.begin(call, own, keys, team);

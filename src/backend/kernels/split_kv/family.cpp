@@ -56,6 +56,11 @@ struct Rounds {
   double count() const { return full + (rest > 0 ? 1 : 0); }
 };
 
+/// The dims of k and v that the launches of all value_parts read: each reads all of k and its part of v.
+double read_dims(const AttentionProblem& p, const TileShape& shape) {
+  return static_cast<double>(shape.value_parts * p.dim_qk + p.dim_v);
+}
+
 /// The time of the arithmetic, as if memory took none: `keys` are a CTA's.
 double compute_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask, double keys,
                     const Rounds& rounds, const DeviceRates& rates) {
@@ -64,7 +69,7 @@ double compute_time(const compiler::CompiledProblem& problem, const TileShape& s
   const NodeCosts costs = node_costs(problem.forward.program, true);
   const bool listed = mask_knowledge(problem, Direction::kForward).kind == MaskKnowledge::Kind::kList;
   const double program = costs.value * mask.run + costs.keep * mask.partial + (listed ? costs.keep : 0);
-  const double dims = static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
+  const double dims = read_dims(p, shape) / kMeasuredDims;
   double of_block = (walk.keys + walk.row_keys * shape.queries) * keys / 1e6 * mask.run * dims;
   of_block += program * kMeasuredOn.multiprocessors * shape.queries * keys / kMeasuredPairs;
   // Blocks of one multiprocessor share its arithmetic, and one of few warps leaves half of it idle.
@@ -92,10 +97,11 @@ double even_shares(const masks::MaskClass& mask) {
 double memory_time(const AttentionProblem& p, const TileShape& shape, const MaskWork& mask, const DeviceRates& rates) {
   const double rows = static_cast<double>(p.batch * p.heads_kv * p.seq_kv);
   const auto row_tiles = static_cast<double>(split_kv_row_tiles(shape, p));
-  double bytes = 2 * rows * static_cast<double>(p.dim_qk + p.dim_v) * mask.run * (1 + kReadAgain * (row_tiles - 1));
+  double bytes = shape.key_bytes * rows * read_dims(p, shape) * mask.run * (1 + kReadAgain * (row_tiles - 1));
   // The part of a tile's rows that the problem fills.
-  const double filled = static_cast<double>(p.heads_q / p.heads_kv * p.seq_q) / (row_tiles * shape.queries);
-  if (shape.splits > 1) bytes += 2 * filled * static_cast<double>(split_kv_part_bytes(shape, p));
+  const std::int64_t packed_rows = p.heads_q / p.heads_kv * p.seq_q;
+  const double filled = static_cast<double>(packed_rows) / (row_tiles * shape.queries);
+  if (shape.splits > 1) bytes += 2 * filled * shape.value_parts * static_cast<double>(split_kv_part_bytes(shape, p));
   return bytes / (walk_of(shape).reached * rates.bytes_per_ms);
 }
 
@@ -123,8 +129,9 @@ class SplitKvVariant final : public TiledVariant {
     const char* const kernel = hopper       ? "hopper_split_kv_decode"
                                : persistent ? "split_kv_persistent_decode"
                                             : "split_kv_decode";
-    layout.add_launch({kernel, persistent ? layout.blocks : tiles * shape().splits, shape().threads(),
-                       split_kv_shared_bytes(shape(), p.dim_qk, p.dim_v), hopper});
+    const KernelLaunch launch{kernel, persistent ? layout.blocks : tiles * shape().splits, shape().threads(),
+                              split_kv_shared_bytes(shape(), p.dim_qk, p.dim_v), hopper};
+    add_forward_launches(layout, launch, shape(), p.dim_v);
     return layout;
   }
 
@@ -156,7 +163,8 @@ class SplitKvVariant final : public TiledVariant {
 };
 
 std::vector<UnsupportedReason> objections(const Work& work, const DeviceProperties* device) {
-  std::vector<UnsupportedReason> reasons = tiled_objections(work.problem, device);
+  constexpr bool kFloat8Keys = true;
+  std::vector<UnsupportedReason> reasons = tiled_objections(work, device, kFloat8Keys);
   if (!reasons.empty() || work.direction == Direction::kBackward) return reasons;
   return split_kv_objections(work.problem.problem);
 }

@@ -19,6 +19,12 @@ SCOREMOD_FUNCTION float* parts_of(const AttentionArguments& call, const KeyShare
   return call.parts + tile_number(call, own) * call.splits * kPartFloats;
 }
 
+// The dim of column `column` of the n-th eight columns of the output. With FP8 values, sixteen dims are two matrices of
+// every second one: float8_products.cuh.
+SCOREMOD_FUNCTION int dim_of_column(int n, int column) {
+  return kKeyKind == kElementKeys ? n * 8 + column : n / 2 * 16 + column * 2 + n % 2;
+}
+
 // Stores the warp's first `count` rows, which are those of the CTA's tile from `to` on.
 SCOREMOD_FUNCTION void store_part(const SoftmaxRows& rows, float* to, int count = kWarpRows) {
   const int lane = threadIdx.x % 32;
@@ -32,7 +38,7 @@ SCOREMOD_FUNCTION void store_part(const SoftmaxRows& rows, float* to, int count 
       for (int n = 0; n < padded(kDimV) / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-          if (there) row[n * 8 + lane % 4 * 2 + i] = rows.output.at[m][n][half * 2 + i];
+          if (there) row[dim_of_column(n, lane % 4 * 2 + i)] = rows.output.at[m][n][half * 2 + i];
       float sum = rows.sum[m][half];
       sum += exchange(sum, 1);
       sum += exchange(sum, 2);
@@ -96,8 +102,8 @@ SCOREMOD_FUNCTION bool store_merged(const Arguments& p, const MergedRow& row, in
   const AttentionArguments& call = p.call;
   const int lane = threadIdx.x % 32;
   float sum = row.sum, lse;
-  const float factor =
-      dropped(call, close_row(kSink ? sink_of(p, h) : -infinity(), row.reference, sum, lse), true) / sum;
+  const float factor = dropped(call, close_row(kSink ? sink_of(p, h) : -infinity(), row.reference, sum, lse), true) /
+                       sum * value_factor(p, h / call.group);
   const RowsOf<Output> to = rows_of<Output>(call.o, b, h);
   bool not_finite = !is_finite(sum);
 #pragma unroll

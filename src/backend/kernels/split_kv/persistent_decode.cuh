@@ -6,7 +6,8 @@
 #include "backend/kernels/split_kv/decode.cuh"
 #include "backend/kernels/split_kv/key_shares.cuh"
 
-constexpr PersistentDecodeStorage kPersistentStorage{kDimQk, kDimV, kQueries, kKeys, kStages, kTeams, kThreads};
+constexpr PersistentDecodeStorage kPersistentStorage{kDimQk,  kDimV,  kQueries, kKeys,
+                                                     kStages, kTeams, kThreads, kKeyBytes};
 static_assert(sizeof(OpenTile) <= kPersistentStorage.open_tile_bytes, "as storage.cuh has it");
 static_assert(kPersistentStorage.ring_bytes >= 2 * kTeamThreads * (int)sizeof(float),
               "forward_row() has room in a ring");
@@ -107,7 +108,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) split_kv_persistent_decode(SCOREMOD_ARGUMENT 
   const long long first = parts.ctas.first_of(cta), count = parts.ctas.first_of(cta + 1) - first;
   parts.teams = {first, count, count < kTeams ? (int)count : kTeams};
   const TeamTiles tiles((Half*)(shared + kAt.q + team * kAt.q_tile.bytes),
-                        (Half*)(shared + kAt.rings + team * kAt.ring_bytes));
+                        (KeyElement*)(shared + kAt.rings + team * kAt.ring_bytes));
   if (team < parts.teams.parts)
     walk_over_tiles(p, tiles, parts, sums, open_tiles, (int*)(shared + kAt.found) + team * kTeamWarps);
   end_open_tiles(p, parts, open_tiles, not_finite, (float*)(shared + kAt.rings));

@@ -45,12 +45,20 @@ bool fits_registers(const TileShape& shape, std::int64_t dim_v) {
   return wanted <= std::min(kMaxOfThread, kOfMultiprocessor / (std::int64_t{shape.blocks} * shape.threads()));
 }
 
-/// Tiles with room for so many rows.
-TileShape split_kv_cut(int rows, const AttentionProblem& problem) {
+/// A shape of the family, for keys of the problem's dtype.
+TileShape shape_for(const AttentionProblem& problem) {
   TileShape shape;
   shape.family = Family::kSplitKv;
+  shape.key_bytes = static_cast<int>(size_of(problem::dtype_of(problem, problem::TensorRole::kK)));
+  shape.value_parts = value_parts_of(problem.dim_v);
+  return shape;
+}
+
+/// Tiles with room for so many rows.
+TileShape split_kv_cut(int rows, const AttentionProblem& problem) {
+  TileShape shape = shape_for(problem);
   shape.queries = rows;
-  shape.row_tiles = rows > 16 && problem.dim_v <= kWidestOfTwoRowTiles ? 2 : 1;
+  shape.row_tiles = rows > 16 && value_dims(shape, problem.dim_v) <= kWidestOfTwoRowTiles ? 2 : 1;
   shape.keys = rows == 64 && shape.row_tiles == 2 ? 32 : 16;
   return shape;
 }
@@ -62,7 +70,8 @@ bool make_persistent(TileShape& shape, const AttentionProblem& problem, const De
     shape.persistent_ctas = static_cast<int>(device.multiprocessors) * shape.blocks;
     const std::int64_t room = device.shared_memory_per_block / shape.blocks - (shape.blocks - 1) * kReservedBytes;
     shape.stages = stages_of(shape, problem, room);
-    if (shared_bytes(shape, problem) <= room && (shape.blocks == 1 || fits_registers(shape, problem.dim_v)))
+    if (shared_bytes(shape, problem) <= room &&
+        (shape.blocks == 1 || fits_registers(shape, value_dims(shape, problem.dim_v))))
       return true;
   }
   return false;
@@ -101,8 +110,7 @@ std::vector<TileShape> split_kv_shapes(const AttentionProblem& problem, const De
 
 TileShape split_kv_shape(int rows, int row_tiles, int keys, int warps, const AttentionProblem& problem,
                          const DeviceProperties& device) {
-  TileShape shape;
-  shape.family = Family::kSplitKv;
+  TileShape shape = shape_for(problem);
   shape.queries = rows;
   shape.row_tiles = row_tiles;
   shape.keys = keys;
@@ -113,7 +121,7 @@ TileShape split_kv_shape(int rows, int row_tiles, int keys, int warps, const Att
     shape.teams = shape.warps / team_warps;
     shape.blocks = 2;
     shape.stages = stages_of(shape, problem, room / 2 - kReservedBytes);
-    if (shape.stages > kMinStages && fits_registers(shape, problem.dim_v)) break;
+    if (shape.stages > kMinStages && fits_registers(shape, value_dims(shape, problem.dim_v))) break;
     shape.blocks = 1;
     shape.stages = stages_of(shape, problem, room);
     if (shape.stages > kMinStages || shape.teams == 1) break;
@@ -170,6 +178,11 @@ TileShape hopper_split_kv_shape(int keys, int teams, const AttentionProblem& pro
 
 std::vector<UnsupportedReason> hopper_split_kv_objections(const AttentionProblem& problem) {
   std::vector<UnsupportedReason> reasons;
+  if (problem.dtype_kv) {
+    reasons.push_back(
+        unsupported(Rule::kDtype, concat("hopper split-KV kernels: expected k and v of the dtype of q, ",
+                                         to_string(problem.dtype), ", found ", to_string(*problem.dtype_kv))));
+  }
   const std::int64_t rows = problem.heads_q / problem.heads_kv * problem.seq_q;
   if (rows > kGroupRows) {
     reasons.push_back(
@@ -204,17 +217,18 @@ std::int64_t split_kv_row_tiles(const TileShape& shape, const AttentionProblem& 
 }
 
 std::size_t split_kv_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
-  const int qk = static_cast<int>(dim_qk), v = static_cast<int>(dim_v);
+  const int qk = static_cast<int>(dim_qk), v = static_cast<int>(value_dims(shape, dim_v));
   if (is_hopper(shape.family)) {
     const device::HopperDecodeStorage storage{qk, v, shape.queries, shape.keys, shape.stages, shape.teams};
     return storage.bytes;
   }
   if (shape.persistent_ctas > 0) {
-    const device::PersistentDecodeStorage storage{qk,           v,           shape.queries,  shape.keys,
-                                                  shape.stages, shape.teams, shape.threads()};
+    const device::PersistentDecodeStorage storage{qk,           v,           shape.queries,   shape.keys,
+                                                  shape.stages, shape.teams, shape.threads(), shape.key_bytes};
     return storage.bytes;
   }
-  const device::DecodeStorage storage{qk, v, shape.queries, shape.keys, shape.stages, shape.teams, shape.threads()};
+  const device::DecodeStorage storage{qk,           v,           shape.queries,   shape.keys,
+                                      shape.stages, shape.teams, shape.threads(), shape.key_bytes};
   return storage.bytes;
 }
 
@@ -223,10 +237,10 @@ std::size_t split_kv_part_bytes(const TileShape& shape, const AttentionProblem& 
     // Two for each CTA and for each of its teams, of the rows that there are.
     const std::int64_t rows = problem.heads_q / problem.heads_kv * problem.seq_q;
     const device::PartialStorage partial{static_cast<int>(std::min<std::int64_t>(rows, shape.queries)),
-                                         static_cast<int>(problem.dim_v)};
+                                         static_cast<int>(value_dims(shape, problem.dim_v))};
     return static_cast<std::size_t>(std::int64_t{2} * shape.persistent_ctas * (shape.teams + 1) * partial.bytes);
   }
-  const device::PartialStorage partial{shape.queries, static_cast<int>(problem.dim_v)};
+  const device::PartialStorage partial{shape.queries, static_cast<int>(value_dims(shape, problem.dim_v))};
   const std::int64_t tiles = problem.batch * problem.heads_kv * split_kv_row_tiles(shape, problem);
   return static_cast<std::size_t>(tiles * shape.splits * partial.bytes);
 }

@@ -13,10 +13,20 @@ struct PartialStorage {
   int floats = rows * row_floats, bytes = floats * (int)sizeof(float);
 };
 
-struct DecodeStorage {
-  int dim_qk, dim_v, queries, keys, stages, teams, threads;
+// A tile of keys or values as they lie in memory: of 16 bits, or FP8. Eight rows of FP8 numbers at one column lie in
+// different banks, too.
+struct KeyTile {
+  int rows, dim, element_bytes;
+  PaddedTile halves{rows, dim, 2};
+  int row_bytes = element_bytes == 2 ? halves.row_bytes : halves.padded_dim + 16;
+  int bytes = rows * row_bytes;
+};
 
-  PaddedTile q_tile{queries, dim_qk, 2}, k_tile{keys, dim_qk, 2}, v_tile{keys, dim_v, 2};
+struct DecodeStorage {
+  int dim_qk, dim_v, queries, keys, stages, teams, threads, key_bytes;
+
+  PaddedTile q_tile{queries, dim_qk, 2};
+  KeyTile k_tile{keys, dim_qk, key_bytes}, v_tile{keys, dim_v, key_bytes};
   PartialStorage part{queries, dim_v};
   int stage_bytes = k_tile.bytes + v_tile.bytes, ring_bytes = stages * stage_bytes;
   int rings_bytes = teams * ring_bytes, parts_bytes = teams * part.bytes;
@@ -32,9 +42,10 @@ struct DecodeStorage {
 // The persistent decode kernel's teams have rows of their own: each has a tile of q, and a ring, whose place its
 // partial takes. `sums` are of chunks, one for each thread. `open_tiles` are the tiles that teams share.
 struct PersistentDecodeStorage {
-  int dim_qk, dim_v, queries, keys, stages, teams, threads;
+  int dim_qk, dim_v, queries, keys, stages, teams, threads, key_bytes;
 
-  PaddedTile q_tile{queries, dim_qk, 2}, k_tile{keys, dim_qk, 2}, v_tile{keys, dim_v, 2};
+  PaddedTile q_tile{queries, dim_qk, 2};
+  KeyTile k_tile{keys, dim_qk, key_bytes}, v_tile{keys, dim_v, key_bytes};
   PartialStorage part{queries, dim_v};
   int stages_bytes = stages * (k_tile.bytes + v_tile.bytes);
   int ring_bytes = stages_bytes > part.bytes ? stages_bytes : part.bytes;

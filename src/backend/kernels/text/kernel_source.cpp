@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "backend/cuda/kernel_text.hpp"
+#include "backend/cuda/text/kernel_text.hpp"
 #include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
 

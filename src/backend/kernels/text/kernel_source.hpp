@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cuda/program_source.hpp"
+#include "backend/cuda/text/program_source.hpp"
 #include "base/bytes.hpp"
 #include "base/concat.hpp"
 

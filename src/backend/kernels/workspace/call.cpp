@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "backend/cuda/program_source.hpp"
+#include "backend/cuda/text/program_source.hpp"
 #include "backend/kernels/mask/mask.hpp"
 #include "base/fail.hpp"
 #include "ir/builder.hpp"
@@ -22,14 +22,11 @@ namespace {
 
 using problem::TensorRole;
 
-/// Copies of 16 bytes have 8 halves.
-constexpr std::int64_t kWordHalves = 8;
-
 /// Whether copies of 16 bytes can take a tensor's rows, which have so many elements.
-bool has_aligned_rows(const device::TensorArgument& tensor, std::int64_t elements) {
-  return tensor.dim == 1 && elements % kWordHalves == 0 && tensor.batch % kWordHalves == 0 &&
-         tensor.head % kWordHalves == 0 && tensor.row % kWordHalves == 0 &&
-         reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
+bool has_aligned_rows(const device::TensorArgument& tensor, std::int64_t elements, DType dtype) {
+  const std::int64_t word = is_float8(dtype) ? 16 : 8;
+  return tensor.dim == 1 && elements % word == 0 && tensor.batch % word == 0 && tensor.head % word == 0 &&
+         tensor.row % word == 0 && reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
 }
 
 /// The differences kv - q that a band keeps, in local indices, cut to what the sizes allow: beyond them every
@@ -68,17 +65,40 @@ void place_tensors_of_both(const AttentionProblem& p, const Tensors& tensors, de
 }  // namespace
 
 ArgumentBytes::ArgumentBytes(const AttentionProblem& problem)
-    : bytes_(sizeof(TensorMaps) + sizeof(device::AttentionArguments) +
-             std::max<std::size_t>(problem.program.operands().size(), 1) * sizeof(device::OperandArgument)) {
+    : value_bytes_(static_cast<std::int64_t>(size_of(problem::dtype_of(problem, TensorRole::kV)))),
+      output_bytes_(static_cast<std::int64_t>(size_of(problem::dtype_of(problem, TensorRole::kO)))) {
+  const auto blocks_for = [](std::size_t operands) {
+    const std::size_t bytes =
+        sizeof(TensorMaps) + sizeof(device::AttentionArguments) + operands * sizeof(device::OperandArgument);
+    return (bytes + sizeof(Block) - 1) / sizeof(Block);
+  };
+  static_assert(sizeof(TensorMaps) % alignof(Block) == 0);
   static_assert(sizeof(device::AttentionArguments) % alignof(device::OperandArgument) == 0);
   constexpr std::size_t kMaxBytes = 4096;
-  static_assert(sizeof(TensorMaps) + sizeof(device::AttentionArguments) +
-                    kMaxOperands * sizeof(device::OperandArgument) <=
-                kMaxBytes);
+  static_assert(blocks_for(kMaxOperands) * sizeof(Block) <= kMaxBytes);
+  blocks_.resize(blocks_for(std::max<std::size_t>(problem.program.operands().size(), 1)));
+}
+
+void ArgumentBytes::begin_values_at(int dim) {
+  if (dim == first_value_) return;
+  device::TensorArgument& v = call().v;
+  device::TensorArgument& o = call().o;
+  if (first_value_ == 0) {
+    aligned_values_ = v.aligned != 0;
+    aligned_outputs_ = o.aligned != 0;
+  }
+  const auto move = [&](device::TensorArgument& tensor, std::int64_t bytes, bool aligned) {
+    if (tensor.data != nullptr)
+      tensor.data = static_cast<std::byte*>(tensor.data) + (dim - first_value_) * tensor.dim * bytes;
+    tensor.aligned = aligned && dim * bytes % 16 == 0 ? 1 : 0;
+  };
+  move(v, value_bytes_, aligned_values_);
+  move(o, output_bytes_, aligned_outputs_);
+  first_value_ = dim;
 }
 
 device::OperandArgument& ArgumentBytes::operand(std::size_t number) {
-  return reinterpret_cast<device::OperandArgument*>(bytes_.data() + sizeof(TensorMaps) +
+  return reinterpret_cast<device::OperandArgument*>(bytes() + sizeof(TensorMaps) +
                                                     sizeof(device::AttentionArguments))[number];
 }
 
@@ -94,7 +114,7 @@ device::TensorArgument tensor_argument(const AttentionProblem& problem, problem:
   tensor.head = shape.heads == 1 ? 0 : strides.head;
   tensor.row = shape.sequence == 1 ? 0 : strides.sequence;
   tensor.dim = shape.dim == 1 ? 0 : strides.dim;
-  tensor.aligned = has_aligned_rows(tensor, shape.dim);
+  tensor.aligned = has_aligned_rows(tensor, shape.dim, addressing.dtype());
   const auto& places = addressing.offsets() ? addressing.offsets() : addressing.pages();
   if (!places) return tensor;
   tensor.count = static_cast<int>(addressing.offsets() ? shape.sequence : shape.batch);
@@ -121,7 +141,7 @@ device::TensorArgument copied_argument(const AttentionProblem& problem, std::uin
   tensor.head = along[static_cast<std::size_t>(Axis::kHead)];
   tensor.row = along[static_cast<std::size_t>(Axis::kQuery)];
   tensor.dim = along[static_cast<std::size_t>(Axis::kKey)];
-  tensor.aligned = has_aligned_rows(tensor, problem.seq_kv);
+  tensor.aligned = has_aligned_rows(tensor, problem.seq_kv, spec.dtype);
   return tensor;
 }
 
@@ -199,6 +219,8 @@ void CallLayout::write(ArgumentBytes& to, std::byte* workspace, std::byte* once)
   device::AttentionArguments& call = to.call();
   call.query_tiles = query_tiles;
   call.key_tiles = key_tiles;
+  call.query_work_tiles = query_work_tiles;
+  call.key_work_tiles = key_work_tiles;
   call.heads_together = heads_together;
   call.splits = splits;
   call.blocks = blocks;

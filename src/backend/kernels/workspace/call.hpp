@@ -36,22 +36,35 @@ inline constexpr std::size_t kMaxOperands = 35;
 
 /// The arguments of every kernel of one direction, except for the places in the call's workspace. They are the bytes of
 /// an AttentionArguments and of one OperandArgument for each operand, or an empty one if there is none. There is room
-/// for TensorMaps before them.
+/// for TensorMaps before them. A launch copies all of the kernel's struct, up to a multiple of its alignment. The
+/// memory here goes as far.
 class ArgumentBytes {
  public:
   explicit ArgumentBytes(const AttentionProblem& problem);
 
-  TensorMaps& maps() { return *reinterpret_cast<TensorMaps*>(bytes_.data()); }
+  TensorMaps& maps() { return *reinterpret_cast<TensorMaps*>(bytes()); }
   device::AttentionArguments& call() {
-    return *reinterpret_cast<device::AttentionArguments*>(bytes_.data() + sizeof(TensorMaps));
+    return *reinterpret_cast<device::AttentionArguments*>(bytes() + sizeof(TensorMaps));
   }
   device::OperandArgument& operand(std::size_t number);
-  /// From the maps on, or without them.
-  const std::byte* mapped() const { return bytes_.data(); }
-  const std::byte* data() const { return bytes_.data() + sizeof(TensorMaps); }
+  /// Lets v and o begin at this dim of theirs.
+  void begin_values_at(int dim);
+  /// From the maps on, or without them; both up to end().
+  const std::byte* mapped() const { return reinterpret_cast<const std::byte*>(blocks_.data()); }
+  const std::byte* data() const { return mapped() + sizeof(TensorMaps); }
+  const std::byte* end() const { return mapped() + blocks_.size() * sizeof(Block); }
 
  private:
-  alignas(16) std::vector<std::byte> bytes_;
+  /// Aligned as a tensor map is, and with it the largest struct of a kernel.
+  struct alignas(64) Block {
+    std::byte bytes[64];
+  };
+  std::byte* bytes() { return reinterpret_cast<std::byte*>(blocks_.data()); }
+
+  std::vector<Block> blocks_;
+  std::int64_t value_bytes_, output_bytes_;  ///< of an element of v, and of o
+  int first_value_ = 0;
+  bool aligned_values_ = false, aligned_outputs_ = false;  ///< at dim 0
 };
 
 /// The arguments of a call of the problem, but for its tensors and places in its workspace; `mask` and
@@ -79,8 +92,11 @@ struct KernelLaunch {
   int threads = 0;
   std::size_t shared_bytes = 0;
   bool mapped = false;
+  int first_value = 0;  ///< the dim of v and o where the kernel's begin
 
-  const std::byte* parameter(const ArgumentBytes& argument) const {
+  /// The parameter's bytes, until the next launch's are asked for.
+  const std::byte* parameter(ArgumentBytes& argument) const {
+    argument.begin_values_at(first_value);
     return mapped ? argument.mapped() : argument.data();
   }
 };
@@ -91,12 +107,13 @@ enum class CacheLines : std::uint8_t { k128Bytes, k256Bytes };
 /// The launches of every call of a plan, in order, and the memory that they share beside the call's tensors.
 class CallLayout {
  public:
-  int query_tiles = 0, key_tiles = 0;
-  int heads_together = 1;                    ///< heads whose tiles CTAs take in turns
-  int splits = 1;                            ///< split-KV: CTAs that share the keys of a head
-  int blocks = 0;                            ///< CTAs of a persistent kernel
-  bool tags_calls = false;                   ///< a call has an id, which tags counters that nobody clears
-  std::optional<std::uint32_t> loaded_bias;  ///< the bias that TMA loads
+  int query_tiles = 0, key_tiles = 0;            ///< of a sequence of the longest length
+  int query_work_tiles = 0, key_work_tiles = 0;  ///< of a head in all sequences
+  int heads_together = 1;                        ///< heads whose tiles CTAs take in turns
+  int splits = 1;                                ///< split-KV: CTAs that share the keys of a head
+  int blocks = 0;                                ///< CTAs of a persistent kernel, or those at once of heads in turns
+  bool tags_calls = false;                       ///< a call has an id, which tags counters that nobody clears
+  std::optional<std::uint32_t> loaded_bias;      ///< the bias that TMA loads
   CacheLines cache_lines = CacheLines::k256Bytes;
 
   void add_launch(KernelLaunch launch) { launches_.push_back(std::move(launch)); }

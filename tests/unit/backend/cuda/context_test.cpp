@@ -1,4 +1,4 @@
-#include "backend/cuda/context.hpp"
+#include "backend/cuda/device/context.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "backend/cuda/exact_sum.hpp"
+#include "backend/cuda/text/exact_sum.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,8 +10,8 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cuda/kernel_text.hpp"
-#include "backend/cuda/program_source.hpp"
+#include "backend/cuda/text/kernel_text.hpp"
+#include "backend/cuda/text/program_source.hpp"
 #include "base/fail.hpp"
 #include "support/host_library.hpp"
 #include "support/test_seed.hpp"
@@ -26,7 +26,7 @@ class ExactSum : public ::testing::Test {
  protected:
   static float sum(const std::vector<float>& values) {
     static const test::HostLibrary library(
-        concat(file_text("backend/cuda/program_prelude.cuh"), file_text("backend/cuda/exact_sum.cuh"),
+        concat(file_text("backend/cuda/text/program_prelude.cuh"), file_text("backend/cuda/text/exact_sum.cuh"),
                "extern \"C\" float sum_all(const float* values, long long count, long long* sums) {\n"
                "for (long long i = 0; i < count; ++i) add_to(sums, 1, values[i]);\nreturn sum_at(sums, 1);\n}\n"));
     using Function = float (*)(const float*, long long, long long*);

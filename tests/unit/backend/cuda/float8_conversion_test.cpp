@@ -1,5 +1,6 @@
 // The kernels' text that converts FP8 tensors, run by the host with one thread.
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cuda/kernel_text.hpp"
+#include "backend/cuda/text/kernel_text.hpp"
 #include "base/concat.hpp"
 #include "base/element.hpp"
 #include "support/host_library.hpp"
@@ -40,10 +41,10 @@ extern "C" unsigned write_number(int dtype, float x) { return stored_bits(dtype,
 )";
 
 const test::HostLibrary& library() {
-  static const test::HostLibrary kLibrary(
-      concat(file_text("backend/cuda/program_prelude.cuh"), kOneThread, file_text("backend/cuda/float8_numbers.cuh"),
-             file_text("backend/cuda/float8_conversion.cuh"), kEntries),
-      "-O1");
+  static const test::HostLibrary kLibrary(concat(file_text("backend/cuda/text/program_prelude.cuh"), kOneThread,
+                                                 file_text("backend/cuda/float8/float8_numbers.cuh"),
+                                                 file_text("backend/cuda/float8/float8_conversion.cuh"), kEntries),
+                                          "-O1");
   return kLibrary;
 }
 
@@ -102,12 +103,15 @@ TEST(Float8Numbers, AreWrittenAsTheHostWritesThem) {
 
 using Long = long long;
 using Convert = void (*)(const void*, int, Long, Long, Long, Long, void*, int, Long, Long, Long, Long, Long, Long, Long,
-                         int, const float*, const float*, const float*, const float*, const float*, unsigned*);
+                         int, const float*, Long, Long, const float*, const float*, const float*, const float*,
+                         unsigned*);
 
 TEST(Float8Conversion, ConvertsEveryElementOnce) {
   const auto convert = library().function<Convert>("convert_tensor");
   constexpr Long kBatches = 2, kHeads = 3, kRows = 5;
-  const float times0 = 0.75f, times1 = 3, by0 = 1.5f, by1 = 0.7f, scale = 11;
+  // Heads have their own: two of them the first, and the third the one behind a gap.
+  const std::array<float, 3> times0{0.75f, 99, 0.4f};
+  const float times1 = 3, by0 = 1.5f, by1 = 0.7f, scale = 11;
   for (const DType from : kDTypes) {
     for (const DType to : kDTypes) {
       for (const Long dims : {8, 16, 19}) {
@@ -129,7 +133,7 @@ TEST(Float8Conversion, ConvertsEveryElementOnce) {
                   for (Long d = 0; d < dims; ++d) {
                     float number = load_element<float>(source.data(), from,
                                                        b * from_batch + h * from_head + s * row + d * dim_step);
-                    number *= times0 * times1 / (by0 * by1);
+                    number *= times0[h < 2 ? 0 : 2] * times1 / (by0 * by1);
                     largest = std::max(largest, std::abs(number));
                     store_element(expected.data(), to, (b * kRows + s) * to_row + h * (dims + gap) + d,
                                   double{number * scale});
@@ -140,7 +144,7 @@ TEST(Float8Conversion, ConvertsEveryElementOnce) {
             unsigned found = 0;
             convert(source.data(), static_cast<int>(from), from_batch, from_head, row, dim_step, target.data(),
                     static_cast<int>(to), kRows * to_row, dims + gap, to_row, 1, kBatches, kHeads, kRows,
-                    static_cast<int>(dims), &times0, &times1, &by0, &by1, &scale, &found);
+                    static_cast<int>(dims), times0.data(), 2, 2, &times1, &by0, &by1, &scale, &found);
             ASSERT_EQ(target, expected) << to_string(from) << " to " << to_string(to) << " " << dims << " " << gap;
             ASSERT_EQ(std::bit_cast<float>(found), largest);
           }
@@ -150,13 +154,21 @@ TEST(Float8Conversion, ConvertsEveryElementOnce) {
   }
 }
 
+TEST(Float8Conversion, SpreadsTheScalesOfKvHeads) {
+  const auto spread = library().function<void (*)(const float*, Long, float*, Long, Long)>("spread_head_scales");
+  const std::vector<float> from{2, 99, 3, 99, 5};
+  std::vector<float> found(7, -1);
+  spread(from.data(), 2, found.data(), 6, 2);
+  EXPECT_EQ(found, (std::vector<float>{2, 2, 3, 3, 5, 5, -1}));
+}
+
 TEST(Float8Conversion, NeedsNoFactorsAndKeepsNan) {
   const auto convert = library().function<Convert>("convert_tensor");
   const std::vector<float> source{1, -1e9f, std::numeric_limits<float>::quiet_NaN(), 0.25f};
   std::vector<std::uint8_t> target(4);
   unsigned largest = 0;
   convert(source.data(), 0, 4, 4, 4, 1, target.data(), static_cast<int>(DType::kE4M3), 4, 4, 4, 1, 1, 1, 1, 4, nullptr,
-          nullptr, nullptr, nullptr, nullptr, &largest);
+          0, 1, nullptr, nullptr, nullptr, nullptr, &largest);
   EXPECT_EQ(target, (std::vector<std::uint8_t>{encode_e4m3(1), 0xfe, 0x7f, encode_e4m3(0.25)}));
   EXPECT_TRUE(std::isnan(std::bit_cast<float>(largest)));
 }

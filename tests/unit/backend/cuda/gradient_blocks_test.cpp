@@ -1,4 +1,4 @@
-#include "backend/cuda/gradient_blocks.hpp"
+#include "backend/cuda/operand_gradients/gradient_blocks.hpp"
 
 #include <gtest/gtest.h>
 

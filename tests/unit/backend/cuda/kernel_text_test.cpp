@@ -1,4 +1,4 @@
-#include "backend/cuda/kernel_text.hpp"
+#include "backend/cuda/text/kernel_text.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "backend/cuda/library.hpp"
+#include "backend/cuda/device/library.hpp"
 
 #include <array>
 #include <cstdlib>

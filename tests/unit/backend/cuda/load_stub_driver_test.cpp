@@ -1,4 +1,4 @@
-#include "backend/cuda/load_stub_driver.hpp"
+#include "backend/cuda/device/load_stub_driver.hpp"
 
 #include <cstdlib>
 #include <dlfcn.h>
@@ -8,8 +8,8 @@
 
 #include "scoremod/error.hpp"
 
-#include "backend/cuda/device.hpp"
-#include "backend/cuda/library.hpp"
+#include "backend/cuda/device/device.hpp"
+#include "backend/cuda/device/library.hpp"
 
 namespace scoremod::backend::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "backend/cuda/program_source.hpp"
+#include "backend/cuda/text/program_source.hpp"
 
 #include <array>
 #include <bit>
@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cuda/kernel_text.hpp"
+#include "backend/cuda/text/kernel_text.hpp"
 #include "backend/reference/interpreter.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"
@@ -182,7 +182,7 @@ void expect_same(const Case& test, Function function, std::mt19937_64& random) {
 
 TEST(ProgramSource, MeansWhatTheInterpreterMeans) {
   std::vector<Case> cases;
-  std::string text(file_text("backend/cuda/program_prelude.cuh"));
+  std::string text(file_text("backend/cuda/text/program_prelude.cuh"));
   for (int i = 0; i < kPrograms; ++i) {
     Case test;
     test.seed = test::test_seed() + static_cast<std::uint64_t>(i);
@@ -217,7 +217,7 @@ TEST(ProgramSource, DividesByConstantsRoundingDown) {
       problem_of(Program::parse(concat("operand x: i32 [h, q_idx, kv_idx]\nvalue = score + f32(", sum, ")")), random);
   test.data.push_back(operand_data(test.problem.operands.front(), random));
   const test::HostLibrary library(
-      concat(file_text("backend/cuda/program_prelude.cuh"), function_text(test.problem, test.problem.program, 0)));
+      concat(file_text("backend/cuda/text/program_prelude.cuh"), function_text(test.problem, test.problem.program, 0)));
   for (int element = 0; element < 10 * kElements && !HasFatalFailure(); ++element)
     expect_same(test, library.function<Function>("program_0"), random);
 }
@@ -226,7 +226,7 @@ TEST(ProgramSource, DividesByConstantsRoundingDown) {
 /// mantissa of one.
 TEST(ProgramSource, DividesFloatsByConstantsAsTheOperatorDoes) {
   const test::HostLibrary library(
-      concat(file_text("backend/cuda/program_prelude.cuh"),
+      concat(file_text("backend/cuda/text/program_prelude.cuh"),
              "extern \"C\" float divide(float x, float y) { return f32_divide_by(x, y, 1.0f / "
              "y); }\n"),
       "-O2");
@@ -264,7 +264,7 @@ TEST(ProgramSource, DividesFloatsByConstantsAsTheOperatorDoes) {
 /// Each 509th of all floats.
 TEST(ProgramSource, ShortTanhOfKernelsMissesLittleAbsolutely) {
   const test::HostLibrary library(
-      concat(file_text("backend/cuda/program_prelude.cuh"),
+      concat(file_text("backend/cuda/text/program_prelude.cuh"),
              "extern \"C\" float tanh_short(float x) { return f32_tanh_by_exponential(x); }\n"),
       "-O2");
   const auto tanh_short = library.function<float (*)(float)>("tanh_short");

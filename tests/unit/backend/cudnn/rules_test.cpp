@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cuda/operand_gradients_backend.hpp"
+#include "backend/cuda/operand_gradients/operand_gradients_backend.hpp"
 #include "backend/cudnn/cudnn_backend.hpp"
 #include "backend/cudnn/graph/library.hpp"
 #include "backend/unsupported.hpp"

@@ -51,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, HopperKernels,
                                            "nothing kept", "documents", "mask by the score", "wide heads",
                                            "192 and 128", "unaligned rows", "dropout by keys",
                                            "a learned sink, dropout and the largest score", "ragged",
-                                           "ragged keys with dropout", "gradients elsewhere",
+                                           "ragged, many sequences", "ragged keys with dropout", "gradients elsewhere",
                                            "differences of every kind", "differences, ragged"));
 
 class FusedHopperKernels : public ::testing::TestWithParam<const char*> {};
@@ -65,8 +65,23 @@ INSTANTIATE_TEST_SUITE_P(Cases, FusedHopperKernels,
                          ::testing::Values("plain f16", "causal with offsets", "global keys and a window",
                                            "nothing kept", "documents", "mask by the score", "unaligned rows",
                                            "dropout by keys", "a learned sink, dropout and the largest score", "ragged",
-                                           "ragged keys with dropout", "gradients elsewhere",
+                                           "ragged, many sequences", "ragged keys with dropout", "gradients elsewhere",
                                            "differences of every kind", "differences, ragged"));
+
+/// Heads that share a KV head take turns; some CTAs walk down and some up.
+TileShape turning_shape(const AttentionProblem& problem, Direction direction) {
+  TileShape shape = fused_shape(problem, direction);
+  if (direction == Direction::kBackward) shape.turn_ctas = 2;
+  return shape;
+}
+
+class TurningHopperKernels : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(TurningHopperKernels, AreRight) { test::expect_right(check_of(case_of(GetParam()), {}, {}, turning_shape)); }
+INSTANTIATE_TEST_SUITE_P(Cases, TurningHopperKernels,
+                         ::testing::Values("plain f16", "causal with offsets", "global keys and a window",
+                                           "nothing kept", "documents", "dropout by keys", "ragged",
+                                           "ragged keys with dropout"));
 
 /// In the orders that nobody has measured yet.
 template <DqOrder kOrder>
@@ -112,6 +127,13 @@ TEST(HopperKernelRings, AreRightOverManyTilesWhereDqIsAddedUp) {
   }
 }
 
+TEST(HopperKernelRings, AreRightOverManyTilesWhereHeadsTakeTurns) {
+  for (const char* const name : {"plain", "causal", "documents"}) {
+    SCOPED_TRACE(name);
+    test::expect_right(check_of(many_tiles(name), {}, {}, turning_shape));
+  }
+}
+
 TEST(HopperKernelRings, AreRightInWhateverOrderDqIsAddedUp) {
   for (const char* const name : {"causal", "documents"}) {
     SCOPED_TRACE(name);
@@ -135,10 +157,20 @@ TEST(HopperKernelFaults, AreSeen) {
   EXPECT_FALSE(check_of(plain, {}, {"wgmma_wait<2>();", ""}, ordered_shape<DqOrder::kEarlyAdditions>).passed())
       << "a product that is not there yet";
   EXPECT_FALSE(fused("if (kFused && lane", "if (false && lane").passed()) << "sums that are not begun";
+  EXPECT_FALSE(check_of(plain, {}, {"h = end_h - call.group;", ""}, turning_shape).passed()) << "heads without a turn";
   plain.problem.backward = false;
   const auto forward = [&](const char* text, const char* instead) { return check_of(plain, {text, instead}); };
   EXPECT_FALSE(forward("wgmma_wait<1>();", "wgmma_wait<2>();").passed()) << "scores that are not there yet";
   EXPECT_FALSE(forward("if (raised) scale_output(rows, factors);", "").passed()) << "sums by another reference";
+}
+
+TEST(HopperKernelFaults, OfPackedTilesAreSeen) {
+  const checking::CheckCase test = case_of("ragged, many sequences");
+  const auto packed = [&](const char* text, const char* instead) {
+    return check_of(test, {text, instead}, {text, instead}, fused_shape);
+  };
+  EXPECT_FALSE(packed(" / rows + b;", " / rows;").passed()) << "sequences that begin in one tile";
+  EXPECT_FALSE(packed("begun >> 1) * step", "begun >> 1) * 0").passed()) << "another sequence's tile";
 }
 
 TEST(HopperKernelFaultsDeathTest, AreSeen) {

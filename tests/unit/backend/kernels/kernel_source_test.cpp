@@ -8,7 +8,7 @@
 
 #include "scoremod/error.hpp"
 
-#include "backend/cuda/kernel_text.hpp"
+#include "backend/cuda/text/kernel_text.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {

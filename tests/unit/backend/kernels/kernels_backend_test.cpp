@@ -79,9 +79,12 @@ TEST(KernelsBackend, OffersPersistentKernels) {
     EXPECT_GT(*persistent->workspace_bytes, *candidates[0].workspace_bytes);
     EXPECT_TRUE(std::ranges::none_of(candidates_of(problem, Direction::kBackward), has_persistent_kernels));
     EXPECT_TRUE(std::ranges::none_of(candidates_of(problem, Direction::kForward, a100()), has_persistent_kernels));
-    AttentionProblem small = problem;
-    small.dim_qk = small.dim_v = 64;
-    EXPECT_TRUE(std::ranges::none_of(candidates_of(small, Direction::kForward), has_persistent_kernels));
+    AttentionProblem narrow = problem;
+    narrow.dim_qk = narrow.dim_v = 64;
+    const auto of_narrow = candidates_of(narrow, Direction::kForward);
+    const auto of_two_groups = std::ranges::find_if(of_narrow, has_persistent_kernels);
+    ASSERT_NE(of_two_groups, of_narrow.end());
+    EXPECT_EQ(of_two_groups->predicted.milliseconds < of_narrow[0].predicted.milliseconds, is_short);
     // How many blocks there are is an argument: kernels that were tried with other numbers are the same.
     Target other = h200();
     other.device.multiprocessors = 114;
@@ -250,8 +253,10 @@ TEST(KernelsBackend, RefusesWithEveryReason) {
     return found;
   };
   const Task forward{Direction::kForward, true, {}}, backward{Direction::kBackward, true, {0}};
-  problem.dim_qk = 264;
+  problem.dim_qk = 584;
   EXPECT_EQ(ids(nullptr, forward), std::vector<std::string>{"head_dim"});
+  problem.dim_qk = 264;
+  EXPECT_EQ(ids(nullptr, forward), std::vector<std::string>{});
   EXPECT_EQ(ids(nullptr, backward), (std::vector<std::string>{"head_dim", "no_operand_gradient"}));
   problem.dim_qk = 128;
   EXPECT_EQ(ids(nullptr, forward), std::vector<std::string>{});

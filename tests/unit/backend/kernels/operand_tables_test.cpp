@@ -7,7 +7,7 @@
 
 #include "scoremod/inputs.hpp"
 
-#include "backend/cuda/exact_sum.hpp"
+#include "backend/cuda/text/exact_sum.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
@@ -185,7 +185,7 @@ TEST(OperandTablesRun, OfRandomProblemsAreRight) {
   for (int i = 0; i < kMostDrawn && run < kProblems; ++i) {
     const checking::CheckCase drawn = checking::random_problem(test::test_seed() + static_cast<unsigned>(i), options);
     const compiler::CompiledProblem compiled = compiler::compile(drawn.problem);
-    if (!compiled.backward || !problem_objections(compiled).empty()) continue;
+    if (!compiled.backward || !problem_objections(compiled, Direction::kBackward).empty()) continue;
     const auto operands = problem::operands_with_gradient(compiled.problem);
     const auto is_new = [](const OperandTarget& target) {
       return target.sum == OperandSum::kTable || target.sum == OperandSum::kShared;

@@ -89,6 +89,14 @@ const ShapedCase kShapedCases[] = {
     {"decode, ragged", 16},
     {"decode, pages", 16},
     {"decode, large pages", 16},
+    {"decode, FP8 keys", 16},
+    {"decode, FP8 keys under f16", 32},
+    {"decode, FP8 keys of 48 dims", 64},
+    {"decode, unaligned FP8 keys", 16},
+    {"decode, narrow FP8 keys and wide values", 64},
+    {"decode, FP8 pages", 16},
+    {"decode, ragged FP8 keys", 32},
+    {"decode, narrow keys and wide values", 64},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, SplitKv, ::testing::ValuesIn(kShapedCases));
 
@@ -114,7 +122,8 @@ TEST(SplitKvInOneShare, AreRight) {
 }
 
 TEST(SplitKvWithInfinitiesAndNan, AreRight) {
-  for (const auto& [name, rows] : {ShapedCase{"decode, one key", 32}, ShapedCase{"decode, mask by the score", 64}}) {
+  for (const auto& [name, rows] : {ShapedCase{"decode, one key", 32}, ShapedCase{"decode, mask by the score", 64},
+                                   ShapedCase{"decode, FP8 keys under f16", 16}}) {
     const checking::CheckCase test = case_of(name);
     SCOPED_TRACE(test.name);
     test::expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), shape_of(test.problem, rows)));

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cuda/library.hpp"
+#include "backend/cuda/device/library.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"

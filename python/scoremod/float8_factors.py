@@ -1,0 +1,59 @@
+"""Checks and messages for the factors of FP8 tensors, and for FP8 KV caches under wider queries, which PyTorch's and JAX's front ends share."""
+
+import numbers
+
+import numpy as np
+
+from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.places import FACTORS
+
+# The factors that a call has whose key and value alone are FP8.
+OF_CACHE = FACTORS[1:3]
+_FORMATS = "float8_e4m3fn or float8_e5m2"
+
+
+def check_factors_fit(dtype, given, allowed=()):
+    """Raises InvalidArgumentError for an argument of FP8 tensors beside a query of more bits. given: name -> value, None for none; allowed: names."""
+    for name, value in given.items():
+        if value is not None and name not in allowed:
+            raise InvalidArgumentError(f"{name}: expected none beside a query of {dtype}, found one; it goes with query, key and value of {_FORMATS}")
+
+
+def check_cache_factor(name, value):
+    """Raises InvalidArgumentError where a cache's factor was left out: 1 in its place would give wrong numbers."""
+    if value is None:
+        raise InvalidArgumentError(f"{name}: expected the factor of an FP8 key and value under a wider query, found none; give 1.0 if there is none")
+
+
+def is_number(name, value):
+    """Whether a factor is a number of Python; raises InvalidArgumentError unless it is then positive and float32 holds it."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    if not 0 < float(value) <= float(np.finfo(np.float32).max):
+        raise InvalidArgumentError(f"{name}: expected a positive finite number, found {value!r}")
+    return True
+
+
+def wrong_factor(name, value, kind, heads=None):
+    """The error for a factor that is no number and no tensor of the right size. kind: "tensor" or "array"; heads: of a cache, where each may have one."""
+    sizes = "one element" if heads is None else f"one element, or of one for each of {heads} KV heads"
+    return InvalidArgumentError(f"{name}: expected a positive number or a float {kind} of {sizes}, found {value!r:.100}")
+
+
+def needless_page_factor(name, pages, new):
+    """The error for a factor beside new keys or values that are stored as they are. pages, new: dtypes."""
+    return InvalidArgumentError(f"{name}: expected none but for FP8 pages of which new numbers are wider, found one with pages of {pages} and {new}")
+
+
+def wrong_dtypes(found, remedy):
+    """The error for dtypes of query, key and value that don't go together. found: name -> dtype's name."""
+    described = ", ".join(f"{name} {dtype}" for name, dtype in found.items())
+    return InvalidArgumentError(
+        f"expected query, key and value of one dtype, float32, float16, bfloat16, {_FORMATS}, or key and value of one FP8 dtype under a wider query; "
+        f"found {described}; {remedy}"
+    )
+
+
+def cache_gradient(name, remedy):
+    """The error for a gradient that was asked for of a call with an FP8 KV cache. name: what it is with respect to."""
+    return UnsupportedError(f"{name}: expected no gradient in a call whose key and value are an FP8 cache, found one asked for. {remedy}")

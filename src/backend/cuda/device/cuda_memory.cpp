@@ -1,0 +1,187 @@
+#include "backend/cuda/device/cuda_memory.hpp"
+
+#include <array>
+#include <cstdint>
+#include <future>
+
+#include "backend/cuda/device/context.hpp"
+#include "backend/cuda/device/device.hpp"
+#include "backend/cuda/device/memory_pool.hpp"
+#include "backend/cuda/device/own_stream.hpp"
+#include "backend/cuda/device/runtime_call.hpp"
+#include "base/fail.hpp"
+#include "base/timeline.hpp"
+
+namespace scoremod::backend::cuda {
+namespace {
+
+constexpr std::size_t kTensorAlignment = 16;
+
+class EventStopwatch final : public Stopwatch {
+ public:
+  explicit EventStopwatch(void* stream) : timer_(stream) {}
+  void start() override { timer_.start(); }
+  double stop() override { return timer_.stop(); }
+
+ private:
+  DeviceTimer timer_;
+};
+
+class CudaStreamEvent final : public StreamEvent {
+ public:
+  explicit CudaStreamEvent(void* stream) {
+    check_runtime(SCOREMOD_CUDART(cudaEventCreateWithFlags)(&event_, cudaEventDisableTiming),
+                  "cudaEventCreateWithFlags");
+    try {
+      check_runtime(SCOREMOD_CUDART(cudaEventRecord)(event_, static_cast<cudaStream_t>(stream)), "cudaEventRecord");
+    } catch (...) {
+      SCOREMOD_CUDART(cudaEventDestroy)(event_);
+      throw;
+    }
+  }
+  ~CudaStreamEvent() override { SCOREMOD_CUDART(cudaEventDestroy)(event_); }
+  CudaStreamEvent(const CudaStreamEvent&) = delete;
+  CudaStreamEvent& operator=(const CudaStreamEvent&) = delete;
+
+  void wait() const override {
+    const RelaxedCapture relaxed;
+    check_runtime(SCOREMOD_CUDART(cudaEventSynchronize)(event_), "cudaEventSynchronize");
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+/// Pointers that were last seen to be memory of a device. Asking CUDA about every pointer would be a large part of what
+/// a call costs the host. CUDA separates the addresses of devices from the host's, so an address that was freed since
+/// does not become host memory.
+class KnownPointers {
+ public:
+  bool contains(const void* data, int device) const {
+    const Entry& entry = entries_[place_of(data)];
+    return entry.data == data && entry.device == device;
+  }
+  void add(const void* data, int device) { entries_[place_of(data)] = {data, device}; }
+
+ private:
+  struct Entry {
+    const void* data = nullptr;
+    int device = -1;
+  };
+  static constexpr std::size_t kBits = 8;
+
+  /// Allocations begin at multiples of large powers of two: their differences are in high bits.
+  static std::size_t place_of(const void* data) {
+    const auto address = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(data));
+    return static_cast<std::size_t>(address * 0x9e3779b97f4a7c15u >> (64 - kBits));
+  }
+
+  std::array<Entry, std::size_t{1} << kBits> entries_{};
+};
+
+/// Plans are loaded and tried on streams that nobody captures, while other threads may capture theirs.
+class CudaPlanning final : public PlanningScope {
+ private:
+  RelaxedCapture relaxed_;
+};
+
+class CudaMemory final : public MemorySpace {
+ public:
+  MemoryKind kind() const override { return MemoryKind::kCuda; }
+  std::size_t alignment() const override { return kTensorAlignment; }
+
+  void* own_stream() const override { return cuda::own_stream(); }
+
+  void* allocate(std::size_t bytes, void* stream) const override {
+    if (is_capturing(stream)) {
+      fail_environment("CUDA graph capture needs a workspace from the caller: expected one of at least ", bytes,
+                       " bytes, found none or a smaller one; pass one of forward_workspace_bytes() or "
+                       "backward_workspace_bytes() to each call that is captured");
+    }
+    return allocate_device_memory(bytes, stream);
+  }
+  void release(void* data, void* stream) const noexcept override { release_device_memory(data, stream); }
+
+  void copy_in(void* to, const void* host, std::size_t bytes) const override {
+    copy(to, host, bytes, cudaMemcpyHostToDevice);
+  }
+  void copy_out(void* host, const void* from, std::size_t bytes) const override {
+    copy(host, from, bytes, cudaMemcpyDeviceToHost);
+  }
+
+  void wait(void* stream) const override {
+    const RelaxedCapture relaxed;
+    check_runtime(SCOREMOD_CUDART(cudaStreamSynchronize)(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
+  }
+
+  std::unique_ptr<StreamEvent> record_event(void* stream) const override {
+    return std::make_unique<CudaStreamEvent>(stream);
+  }
+
+  bool is_capturing(void* stream) const override {
+    if (stream == nullptr) return false;  // the default stream cannot
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    check_runtime(SCOREMOD_CUDART(cudaStreamIsCapturing)(static_cast<cudaStream_t>(stream), &status),
+                  "cudaStreamIsCapturing");
+    return status != cudaStreamCaptureStatusNone;
+  }
+
+  std::unique_ptr<Stopwatch> stopwatch(void* stream) const override { return std::make_unique<EventStopwatch>(stream); }
+
+  int current_device() const override { return current_device_ordinal(); }
+  std::uint64_t context() const override { return current_context(); }
+  TargetContext begin_context() const override {
+    if (const auto own = context_of_thread()) return *own;
+    const auto make = [this, device = current_device()] {
+      const TimedStep step("make the context");
+      make_current(device);
+      return context();
+    };
+    return TargetContext(std::async(std::launch::async, make).share());
+  }
+  DeviceProperties describe() const override { return describe_current_device(); }
+  std::unique_ptr<PlanningScope> enter_planning() const override { return std::make_unique<CudaPlanning>(); }
+
+  void make_current(int device) const override {
+    int count = 0;
+    check_runtime(SCOREMOD_CUDART(cudaGetDeviceCount)(&count), "cudaGetDeviceCount");
+    if (device < 0 || device >= count) {
+      fail_argument("device: expected a CUDA device from 0 to ", count - 1, ", found ", device);
+    }
+    check_runtime(SCOREMOD_CUDART(cudaSetDevice)(device), "cudaSetDevice");
+  }
+
+  std::string objection(const void* data, int device) const override {
+    static thread_local KnownPointers known;
+    if (known.contains(data, device)) return {};
+    cudaPointerAttributes attributes{};
+    check_runtime(SCOREMOD_CUDART(cudaPointerGetAttributes)(&attributes, data), "cudaPointerGetAttributes");
+    switch (attributes.type) {
+      case cudaMemoryTypeDevice: break;
+      case cudaMemoryTypeManaged: return {};
+      default: return "memory of the host";
+    }
+    if (attributes.device != device) {
+      return concat("memory of device ", attributes.device, " where device ", device, " runs the call");
+    }
+    known.add(data, device);
+    return {};
+  }
+
+ private:
+  static void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+    const RelaxedCapture relaxed;
+    const auto stream = static_cast<cudaStream_t>(cuda::own_stream());
+    check_runtime(SCOREMOD_CUDART(cudaMemcpyAsync)(to, from, bytes, kind, stream), "cudaMemcpyAsync");
+    wait_for_own_stream();
+  }
+};
+
+}  // namespace
+
+const MemorySpace& cuda_memory() {
+  static const CudaMemory memory;
+  return memory;
+}
+
+}  // namespace scoremod::backend::cuda

@@ -1,0 +1,120 @@
+// Forwards of heads wider than 256: several launches write o's dims, each with a part of v's.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/kernels/hopper/family.hpp"
+#include "backend/kernels/portable/family.hpp"
+#include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/split_kv/family.hpp"
+#include "compiler/pipeline.hpp"
+#include "support/attention_kernels_cases.hpp"
+#include "support/check_report.hpp"
+#include "support/emulated_attention.hpp"
+#include "support/test_seed.hpp"
+#include "support/wide_heads_cases.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+DeviceProperties device(std::int64_t shared_memory = 232448) {
+  DeviceProperties device;
+  device.compute_capability = 90;
+  device.multiprocessors = 6;
+  device.shared_memory_per_block = shared_memory;
+  return device;
+}
+
+/// The smallest devices have so much for a CTA.
+constexpr std::int64_t kSmallestSharedBytes = std::int64_t{99} * 1024;
+
+/// With a seed of this run, and with infinities and NaN, which reach their own rows alone.
+void expect_right_in(const TileShape& shape, const test::WideCase& from) {
+  const checking::CheckCase test = test::check_case(from);
+  SCOPED_TRACE(test.name);
+  const auto shape_of = [&](const AttentionProblem&, Direction) { return shape; };
+  RandomInputOptions options;
+  options.seed = test::test_seed();
+  test::expect_right(test::check_emulated(test, random_inputs(test.problem, options), shape_of));
+  if (!from.dtype_kv) test::expect_right(test::check_emulated(test, test::poisoned_inputs(test.problem, 0), shape_of));
+}
+
+class WideHeads : public ::testing::TestWithParam<test::WideCase> {};
+
+TEST_P(WideHeads, AreRight) {
+  for (const TileShape& shape : tile_shapes(test::check_case(GetParam()).problem, Direction::kForward))
+    expect_right_in(shape, GetParam());
+}
+INSTANTIATE_TEST_SUITE_P(Cases, WideHeads, ::testing::ValuesIn(test::kWideHeads));
+
+class WideDecode : public ::testing::TestWithParam<test::WideCase> {};
+
+TEST_P(WideDecode, AreRight) {
+  const AttentionProblem problem = test::check_case(GetParam()).problem;
+  std::vector<TileShape> shapes = split_kv_shapes(problem, device());
+  for (const TileShape& shape : persistent_split_kv_shapes(problem, device())) shapes.push_back(shape);
+  for (const TileShape& shape : shapes) {
+    if (shape.queries == 16) expect_right_in(shape, GetParam());
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Cases, WideDecode, ::testing::ValuesIn(test::kWideDecodes));
+
+std::vector<int> first_values(std::int64_t dim_v) {
+  const compiler::CompiledProblem compiled =
+      compiler::compile(test::check_case({"", 1, 40, 40, 64, dim_v, DType::kBF16}).problem);
+  const Work work{compiled, Direction::kForward, {}};
+  std::vector<int> firsts;
+  const CallLayout layout = portable_variant(tile_shape(compiled.problem, Direction::kForward))->layout(work);
+  for (const KernelLaunch& launch : layout.launches()) firsts.push_back(launch.first_value);
+  return firsts;
+}
+
+TEST(WideHeadParts, CoverAllDims) {
+  EXPECT_EQ(first_values(256), (std::vector{0}));
+  EXPECT_EQ(first_values(257), (std::vector{0, 113}));  // of 144 dims each
+  EXPECT_EQ(first_values(300), (std::vector{0, 140}));
+  EXPECT_EQ(first_values(512), (std::vector{0, 256}));
+  EXPECT_EQ(first_values(576), (std::vector{0, 192, 384}));
+}
+
+/// The checks above would see a part at a wrong place.
+TEST(WideHeadParts, AreSeenAtAWrongPlace) {
+  const checking::CheckCase test = test::check_case(test::kWideHeads[0]);
+  TileShape shape = tile_shape(test.problem, Direction::kForward);
+  ++shape.value_parts;  // parts of 176 dims in a text of 256
+  const auto shape_of = [&](const AttentionProblem&, Direction) { return shape; };
+  const test::EmulatedFaults fault{.forward = {"kDimV = 176", "kDimV = 160"}};
+  EXPECT_FALSE(test::check_emulated(test, random_inputs(test.problem), shape_of, fault).passed());
+  test::expect_right(test::check_emulated(test, random_inputs(test.problem), shape_of));
+}
+
+TEST(WideHeadParts, FitEveryDevice) {
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    const compiler::CompiledProblem compiled =
+        compiler::compile(test::check_case({"", 4, 40, 40, 576, 512, dtype}).problem);
+    const Work work{compiled, Direction::kForward, {}};
+    const TileShape last = tile_shapes(compiled.problem, Direction::kForward).back();
+    EXPECT_EQ(memory_objections(portable_variant(last)->layout(work).launches(), device(kSmallestSharedBytes)).size(),
+              0U);
+  }
+  const AttentionProblem problem = test::check_case(test::kWideDecodes[0]).problem;
+  const TileShape few = split_kv_shapes(problem, device(kSmallestSharedBytes)).front();
+  EXPECT_LE(static_cast<std::int64_t>(split_kv_shared_bytes(few, 576, 512)), kSmallestSharedBytes);
+}
+
+TEST(WideHeadParts, AreRefusedByWhatHasNone) {
+  const compiler::CompiledProblem compiled = compiler::compile(test::check_case({"", 4, 40, 40, 576, 512}).problem);
+  const DeviceProperties hopper = device();
+  const Work work{compiled, Direction::kForward, {}};
+  EXPECT_EQ(kPortableFamily.objections(work, &hopper).size(), 0U);
+  EXPECT_EQ(kSplitKvFamily.objections(work, &hopper).size(), 0U);
+  EXPECT_EQ(kHopperFamily.objections(work, &hopper).size(), 1U);
+  const compiler::CompiledProblem wider = compiler::compile(test::check_case({"", 4, 40, 40, 584, 512}).problem);
+  EXPECT_EQ(kPortableFamily.objections({wider, Direction::kForward, {}}, &hopper).size(), 1U);
+}
+
+}  // namespace
+}  // namespace scoremod::backend::kernels
