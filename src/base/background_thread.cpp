@@ -1,10 +1,16 @@
 #include "base/background_thread.hpp"
 
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <utility>
 
 namespace scoremod {
 
 BackgroundThread::~BackgroundThread() { end(); }
+
+BackgroundThread::EndWithMainThread::~EndWithMainThread() {
+  if (syscall(SYS_gettid) == getpid()) thread_.end();
+}
 
 void BackgroundThread::add(Job job) {
   const std::lock_guard lock(mutex_);

@@ -26,8 +26,9 @@ class BackgroundThread {
   void end();
 
   /// A thread for the rest of the process. It is never destroyed, since threads may ask for it while the process ends.
-  /// It ends with the process, before the libraries that were loaded before it are unloaded.
-  /// `Purpose` is a type that tells one such thread from another.
+  /// It ends with the process, before the libraries that were loaded before it are unloaded. If the main thread has
+  /// called this too, it ends before all exit handlers. They also destroy the state of libraries that were loaded
+  /// later, which jobs may need. `Purpose` is a type that tells one such thread from another.
   template <class Purpose>
   static BackgroundThread& of_process() {
     static auto& made = *[] {
@@ -35,10 +36,23 @@ class BackgroundThread {
       std::atexit([] { of_process<Purpose>().end(); });
       return thread;
     }();
+    static thread_local const EndWithMainThread end_with_main_thread(made);
     return made;
   }
 
  private:
+  /// exit() destroys the calling thread's thread_local objects before anything else.
+  class EndWithMainThread {
+   public:
+    explicit EndWithMainThread(BackgroundThread& thread) : thread_(thread) {}
+    ~EndWithMainThread();
+    EndWithMainThread(const EndWithMainThread&) = delete;
+    EndWithMainThread& operator=(const EndWithMainThread&) = delete;
+
+   private:
+    BackgroundThread& thread_;
+  };
+
   void work();
 
   std::mutex mutex_;

@@ -71,9 +71,9 @@ def test_every_statement_has_a_row_with_tests_that_exist():
         ),
         ("PlanCache.KeepsRefusals", "PlanCache.KeepsRefusal", "BS-16: tests/unit/plans/plan_cache_test.cpp::PlanCache.KeepsRefusal is no test"),
         ("tests/abi/c_api_test.c::test_queries", "tests/abi/no_test.c::test_queries", "BS-4: tests/abi/no_test.c::test_queries is no test"),
-        ("open: cudnn-frontend owns all", "yes: cudnn-frontend owns all", "CJ-2: expected yes, or"),
-        ("open: cudnn-frontend owns all", "differently: cudnn-frontend owns all", "CJ-2: has no test"),
-        ("open: cudnn-frontend owns all", "refused: all", "CJ-2: 'all"),
+        ("differently: cudnn-frontend keeps all", "yes: cudnn-frontend keeps all", "CJ-3: expected yes, or"),
+        ("`tests/cli/test_descriptors.py::test_each_is_destroyed_once`", "", "CJ-3: has no test"),
+        ("differently: cudnn-frontend keeps all", "refused: all", "CJ-3: 'all"),
     ],
 )
 def test_a_fault_is_found(old, new, fault):

@@ -37,3 +37,16 @@ def faulty_library(tmp_path_factory):
     # check.cpp of the library defines CheckReport::passed(), which the command links to as before.
     subprocess.run([compiler, "-std=c++20", "-shared", "-fPIC", f"-I{ROOT / 'include'}", source, "-o", library], check=True)
     return library
+
+
+@pytest.fixture(scope="session")
+def preload(tmp_path_factory):
+    """Builds a C file beside this one as a library, and gives the environment that preloads it."""
+
+    def build(source):
+        library = tmp_path_factory.mktemp("preloaded") / f"{source}.so"
+        compiler = os.environ.get("CC") or shutil.which("cc") or "gcc"
+        subprocess.run([compiler, "-shared", "-fPIC", ROOT / "tests" / "cli" / source, "-o", library, "-ldl"], check=True)
+        return {**os.environ, "LD_PRELOAD": str(library)}
+
+    return build

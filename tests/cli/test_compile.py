@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from built_command import ROOT
+from cudnn_plans import DEVICES, compile_or_skip
 
-DEVICES = ROOT / "src" / "backend" / "cudnn" / "devices"
 PROBLEM = {
     "batch": 1,
     "heads_q": 2,
@@ -26,15 +25,6 @@ def problem_file(tmp_path):
     path = tmp_path / "problem.json"
     path.write_text(json.dumps(PROBLEM), encoding="utf-8")
     return path
-
-
-def compile_or_skip(scoremod, *arguments):
-    done = scoremod("compile", *arguments)
-    if done.returncode == 4 and ("no cuDNN" in done.stderr or "no CUDA runtime" in done.stderr):
-        pytest.skip(done.stderr)
-    if done.returncode == 3 and "built without the cuDNN backend" in done.stderr:
-        pytest.skip(done.stderr)
-    return done
 
 
 def test_plans_of_both_directions_are_stored(scoremod, problem, tmp_path):

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from built_command import ROOT
-from test_compile import compile_or_skip
+from cudnn_plans import compile_or_skip
 
 DEVICES = ROOT / "src" / "backend" / "cudnn" / "devices"
 SOFT_CAP = {"score_mod": [{"name": "soft_cap", "cap": 50}]}

@@ -1,7 +1,10 @@
 #include "base/background_thread.hpp"
 
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <latch>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -52,6 +55,31 @@ TEST(BackgroundThread, EndsWithoutAJob) {
   BackgroundThread thread;
   thread.end();
   thread.end();
+}
+
+std::atomic<bool> is_freed = false;
+
+/// Libraries that are loaded after the first job have such handlers.
+void require_that_it_is_freed() {
+  if (!is_freed) std::_Exit(1);
+}
+
+TEST(BackgroundThread, OfTheProcessEndsBeforeExitHandlersOfLaterLibraries) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  struct Freeing;
+  EXPECT_EXIT(
+      {
+        std::latch began(1);
+        BackgroundThread::of_process<Freeing>().add([&] {
+          began.count_down();
+          std::this_thread::sleep_for(std::chrono::milliseconds(200));
+          is_freed = true;
+        });
+        std::atexit(require_that_it_is_freed);
+        began.wait();
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

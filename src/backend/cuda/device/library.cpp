@@ -18,6 +18,7 @@ std::string loader_text() {
 }
 
 constexpr std::array kRuntimeNames{"libcudart.so.13", "libcudart.so.12"};
+constexpr std::array kNvrtcNames{"libnvrtc.so.13", "libnvrtc.so.12"};
 
 /// Libraries of the toolkit may lie beside the runtime (in a Python package, say) where the loader does not look.
 SharedLibrary open_beside_runtime(std::span<const char* const> names) {
@@ -107,13 +108,17 @@ const LibraryState& library() {
 void look_for_driver_again() { ++driver_changes(); }
 
 const SharedLibrary& nvrtc_library() {
-  static const SharedLibrary library = open_beside_runtime(std::array{"libnvrtc.so.13", "libnvrtc.so.12"});
+  static const SharedLibrary library = open_beside_runtime(kNvrtcNames);
   return library;
 }
 
 const SharedLibrary& cublas_library() {
   static const SharedLibrary library = open_beside_runtime(std::array{"libcublas.so.13", "libcublas.so.12"});
   return library;
+}
+
+void keep_loaded_nvrtc() {
+  for (const char* name : kNvrtcNames) dlopen(name, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
 void* cudart_symbol(const char* name) {

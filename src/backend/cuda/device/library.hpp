@@ -44,6 +44,8 @@ void look_for_driver_again();
 /// to load. Never throws.
 const SharedLibrary& nvrtc_library();
 const SharedLibrary& cublas_library();
+/// Keeps the NVRTC that somebody else has loaded, if any, for the life of the process. Never throws.
+void keep_loaded_nvrtc();
 
 /// The address of a function of the CUDA runtime; throws Error(kEnvironment) when it is missing.
 void* cudart_symbol(const char* name);

@@ -44,6 +44,9 @@ class FrontendPlan final : public EnginePlan {
     std::int64_t workspace = 0;
     check(graph_->get_workspace_size(workspace), "get_workspace_size");
     workspace_ = static_cast<std::size_t>(workspace);
+    // cuDNN loads NVRTC for engine configurations, and unloads it with the last one. So the thread that frees plans
+    // would unload it while exit() runs its destructors.
+    cuda::keep_loaded_nvrtc();
   }
 
   ~FrontendPlan() override {
