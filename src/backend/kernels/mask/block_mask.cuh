@@ -305,7 +305,7 @@ SCOREMOD_KERNEL(128, 1) attention_block_mask(SCOREMOD_ARGUMENT p) {
   const int end_kv = first_kv + kKeys < call.seq_kv ? first_kv + kKeys : call.seq_kv;
   TileKind state = kEmptyTile;
   const bool there = first_q < queries_of(call, b) && first_kv < keys_of(call, b);
-  if (there && band_state(call, query_tile, key_tile) != kEmptyTile) {
+  if (there && band_state(call, b, query_tile, key_tile) != kEmptyTile) {
     state = mask_over(p, b, h, first_q, end_q - 1, first_kv, end_kv - 1);
     if (kPaged && state == kFullTile && !keys_have_blocks(call, b, first_kv, end_kv)) state = kPartialTile;
     if (state == kPartialTile) state = state_by_elements(p, b, h, first_q, end_q, first_kv);

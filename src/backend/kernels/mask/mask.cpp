@@ -7,6 +7,7 @@
 #include "analysis/dependence.hpp"
 #include "analysis/keep_nodes.hpp"
 #include "masks/tile_mask_analyzer.hpp"
+#include "problem/implied_operands.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -90,6 +91,27 @@ class TileCount {
   Row found_;
 };
 
+/// Whether the term is the end of a varlen sequence, as problem::with_lengths_in_mask() writes it. Kernels know that
+/// end from the offsets, so that no kernel has to find it for each tile.
+bool ends_sequence(const AttentionProblem& p, const Program& program, const masks::MaskTerm& term) {
+  const bool of_queries = term.axis == Axis::kQuery;
+  if (!(of_queries ? p.tokens_q : p.tokens_kv) || p.index_offsets) return false;
+  if (term.kind != MaskKind::kPadding || term.from_start || term.bound.node == kNoNode || term.bound.offset != 0)
+    return false;
+  const auto operand =
+      problem::operand_number(program, of_queries ? problem::kOffsetsOfQueries : problem::kOffsetsOfKeys);
+  const auto node = [&](NodeId id) -> const Node& { return program.nodes()[id]; };
+  const auto reads_offsets = [&](const Node& read) { return read.op == Op::kGather && read.payload == operand; };
+  const Node& length = node(term.bound.node);
+  if (length.op != Op::kSub) return false;
+  const Node &end = node(length.args[0]), &first = node(length.args[1]);
+  if (!reads_offsets(end) || !reads_offsets(first) || node(first.args[0]).op != Op::kBatchIdx) return false;
+  const Node& next = node(end.args[0]);
+  const auto is_one = [&](const Node& x) { return x.op == Op::kConstant && x.type == Type::kI32 && x.payload == 1; };
+  const auto adds = [&](NodeId x, NodeId y) { return node(x).op == Op::kBatchIdx && is_one(node(y)); };
+  return next.op == Op::kAdd && (adds(next.args[0], next.args[1]) || adds(next.args[1], next.args[0]));
+}
+
 }  // namespace
 
 const Program& program_of(const compiler::CompiledProblem& problem, Direction direction) {
@@ -100,7 +122,8 @@ MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction
   const Program& program = program_of(problem, direction);
   const masks::MaskClass& mask = direction == Direction::kForward ? problem.forward.mask : problem.backward->mask;
   MaskKnowledge knowledge;
-  if (mask.terms.empty() || program.keep() == kNoNode) return knowledge;
+  const auto is_end = [&](const masks::MaskTerm& term) { return ends_sequence(problem.problem, program, term); };
+  if (program.keep() == kNoNode || std::ranges::all_of(mask.terms, is_end)) return knowledge;
   const std::vector<analysis::Dependence> on = analysis::dependences(program);
   knowledge.kind = on[program.keep()].score ? MaskKnowledge::Kind::kScore : MaskKnowledge::Kind::kList;
   if (knowledge.kind == MaskKnowledge::Kind::kList) {

@@ -18,7 +18,8 @@ const Program& program_of(const compiler::CompiledProblem& problem, Direction di
 /// Facts about a mask that kernels know before they have scores.
 struct MaskKnowledge {
   enum class Kind : std::uint8_t {
-    kBand,   ///< it is a band, or nothing is masked, or everything is: tiles are told by their indices
+    kBand,   ///< it is a band, perhaps beside the ends of varlen sequences, or nothing is masked, or everything is:
+             ///< tiles are told by their indices and offsets
     kScore,  ///< it reads the score: no tile is known to be full
     kList,   ///< a kernel finds the state of every tile before the attention runs
   };

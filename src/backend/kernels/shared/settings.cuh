@@ -68,6 +68,7 @@ constexpr int kTargets = /*{targets}*/ 5 /*{}*/;
 enum MaskKnowledge { kBandMask, kScoreMask, kListedMask };
 constexpr MaskKnowledge kMask = /*{mask_kind}*/ kBandMask /*{}*/;
 constexpr bool kHasStates = /*{has_states}*/ false /*{}*/;
+constexpr bool kIsForward = /*{is_forward}*/ false /*{}*/;
 // These booleans leave a backward's accumulators enough registers. There is no rule behind them: masks and programs of
 // each kind were tried with ptxas 13.0. The trials had head dims 64 and 128, f16 and bf16. kComparesClamped checks an
 // index by comparing it with its clamped form, otherwise with the length.

@@ -293,6 +293,7 @@ void fill_attention(Holes& holes, const compiler::CompiledProblem& compiled, Dir
                     const TileShape& shape, const OperandText& operands, Gains gains) {
   fill_settings(holes, compiled, shape, mask_knowledge(compiled, direction), operands);
   operands.fill_targets(holes);
+  holes.set("is_forward", flag(direction == Direction::kForward));
   holes.set("packs_tiles", flag(packs_tiles(compiled.problem, operands.empty())));
   holes.set("key_factors", key_factor_functions(compiled.problem));
   holes.set("sink", sink_function(compiled.problem));

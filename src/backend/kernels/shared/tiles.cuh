@@ -304,21 +304,30 @@ SCOREMOD_FUNCTION long long state_place(const AttentionArguments& call, int b, i
   return (plane_of(call, b, h) * call.query_tiles + query_tile) * call.key_tiles + key_tile;
 }
 
-// By the sizes and the band alone, of queries q to last_q.
-SCOREMOD_FUNCTION TileKind band_state_of(const AttentionArguments& call, int q, int last_q, int key_tile) {
-  const int kv = key_tile * kKeys;
-  const int last_kv = kv + kKeys < call.seq_kv ? kv + kKeys - 1 : call.seq_kv - 1;
+// Whether the ends of varlen sequences are all that masks an element beside the band.
+constexpr bool kEndsWithSequences = kMask == kBandMask && (kRaggedQueries || kRaggedKeys);
+
+// By the sizes and the band alone, of queries q to last_q. A forward's rows beyond a sequence's last query are not
+// stored, so that they may be whatever a full tile makes of them. A backward sums over rows.
+SCOREMOD_FUNCTION TileKind band_state_of(const AttentionArguments& call, int b, int q, int last_q, int key_tile) {
+  const int kv = key_tile * kKeys, keys = kEndsWithSequences ? keys_of(call, b) : call.seq_kv;
+  const int last_kv = kv + kKeys < keys ? kv + kKeys - 1 : keys - 1;
   if (kv - last_q > call.highest || last_kv - q < call.lowest) return kEmptyTile;
-  if (kv + kKeys > call.seq_kv) return kPartialTile;
+  if (kEndsWithSequences) {
+    const int queries = queries_of(call, b);
+    if (kv >= keys || q >= queries) return kEmptyTile;
+    if (!kIsForward && last_q >= queries) return kPartialTile;
+  }
+  if (kv + kKeys > keys) return kPartialTile;
   return kv - last_q >= call.lowest && last_kv - q <= call.highest ? kFullTile : kPartialTile;
 }
-SCOREMOD_FUNCTION TileKind band_state(const AttentionArguments& call, int query_tile, int key_tile) {
+SCOREMOD_FUNCTION TileKind band_state(const AttentionArguments& call, int b, int query_tile, int key_tile) {
   const int q = query_tile * kQueries;
-  return band_state_of(call, q, q + kQueries < call.seq_q ? q + kQueries - 1 : call.seq_q - 1, key_tile);
+  return band_state_of(call, b, q, q + kQueries < call.seq_q ? q + kQueries - 1 : call.seq_q - 1, key_tile);
 }
 
 SCOREMOD_FUNCTION TileKind state_of(const AttentionArguments& call, int b, int h, int query_tile, int key_tile) {
-  const TileKind by_band = band_state(call, query_tile, key_tile);
+  const TileKind by_band = band_state(call, b, query_tile, key_tile);
   if (kMask == kBandMask || by_band == kEmptyTile) return by_band;
   if (!kHasStates) return kPartialTile;
   return (TileKind)call.states[state_place(call, b, h, query_tile, key_tile)];

@@ -80,7 +80,7 @@ struct KeyWalk {
   SCOREMOD_MEMBER void look(const Arguments& p, int b) {
     const int lane = threadIdx.x % 32, at = chunk * kChunkTiles + lane;
     TileKind state = kEmptyTile;
-    if (lane < kChunkTiles && at < p.call.key_tiles) state = band_state_of(p.call, first_q, last_q, at);
+    if (lane < kChunkTiles && at < p.call.key_tiles) state = band_state_of(p.call, b, first_q, last_q, at);
     some = ballot(state != kEmptyTile);
     full = kMask == kScoreMask ? 0u : ballot(state == kFullTile);
     if (kMask == kListedMask && some != 0) look_closely(p, b);

@@ -294,6 +294,32 @@ TEST(BlockMasks, AreThoseOfWhatReadsNoScore) {
   EXPECT_TRUE(found_of(problem_of(Program::parse("value = score\nkeep = score > -0.3")), contents).states.empty());
 }
 
+/// The knowledge of the mask of varlen sequences, which have none of their own or this one.
+MaskKnowledge knowledge_of_varlen(const std::string& keep, bool index_offsets = false) {
+  AttentionProblem p;
+  p.batch = p.heads_q = p.heads_kv = 2;
+  p.seq_q = kQueries;
+  p.seq_kv = kKeys;
+  p.tokens_q = p.tokens_kv = kKeys;
+  p.q = p.k = p.v = p.o = {Layout::kTHD, {}};
+  p.dim_qk = p.dim_v = 16;
+  p.dtype = DType::kBF16;
+  p.index_offsets = index_offsets;
+  p.program = Program::parse("value = score" + (keep.empty() ? "" : "\nkeep = " + keep));
+  return mask_knowledge(compiler::compile(problem::with_implied_operands(std::move(p))), Direction::kForward);
+}
+
+TEST(BlockMasks, OfVarlenSequencesAreNotFoundWhereOffsetsAloneTellThem) {
+  for (const char* keep : {"", "kv_idx <= q_idx", "kv_idx <= q_idx & q_idx - kv_idx < 50"}) {
+    EXPECT_EQ(knowledge_of_varlen(keep).kind, MaskKnowledge::Kind::kBand) << keep;
+    EXPECT_FALSE(knowledge_of_varlen(keep).has_states()) << keep;
+    // A program's index of a batch is then not the number of its sequence.
+    EXPECT_TRUE(knowledge_of_varlen(keep, true).has_states()) << keep;
+  }
+  EXPECT_TRUE(knowledge_of_varlen("kv_idx % 3 != 1").has_states());
+  EXPECT_TRUE(knowledge_of_varlen("kv_idx < 100 | b == 0").has_states());
+}
+
 /// The tests above would see it.
 TEST(BlockMasks, FaultsAreSeen) {
   std::mt19937_64 random(test::test_seed());
