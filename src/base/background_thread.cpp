@@ -9,7 +9,7 @@ namespace scoremod {
 BackgroundThread::~BackgroundThread() { end(); }
 
 BackgroundThread::EndWithMainThread::~EndWithMainThread() {
-  if (syscall(SYS_gettid) == getpid()) thread_.end();
+  if (syscall(SYS_gettid) == getpid()) thread_.end_with_process();
 }
 
 void BackgroundThread::add(Job job) {
@@ -21,12 +21,17 @@ void BackgroundThread::add(Job job) {
 }
 
 void BackgroundThread::end() {
-  std::deque<Job> dropped;
+  end_with_process();
+  std::deque<Job> dropped;  // destroyed without the lock
+  const std::lock_guard lock(mutex_);
+  dropped.swap(jobs_);
+}
+
+void BackgroundThread::end_with_process() {
   std::thread ending;
   {
     const std::lock_guard lock(mutex_);
     has_ended_ = true;
-    dropped.swap(jobs_);
     ending.swap(thread_);
   }
   job_came_.notify_one();

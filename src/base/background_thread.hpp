@@ -24,6 +24,9 @@ class BackgroundThread {
   void add(Job job);
   /// Waits for the job under way, and drops those that have not begun.
   void end();
+  /// As end(), but leaves jobs that have not begun as they are. To destroy what they hold may need turns or libraries,
+  /// which the end of a process does not give.
+  void end_with_process();
 
   /// A thread for the rest of the process. It is never destroyed, since threads may ask for it while the process ends.
   /// It ends with the process, before the libraries that were loaded before it are unloaded. If the main thread has
@@ -33,7 +36,7 @@ class BackgroundThread {
   static BackgroundThread& of_process() {
     static auto& made = *[] {
       auto* thread = new BackgroundThread;
-      std::atexit([] { of_process<Purpose>().end(); });
+      std::atexit([] { of_process<Purpose>().end_with_process(); });
       return thread;
     }();
     static thread_local const EndWithMainThread end_with_main_thread(made);

@@ -4,7 +4,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <latch>
+#include <memory>
+#include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -78,6 +81,50 @@ TEST(BackgroundThread, OfTheProcessEndsBeforeExitHandlersOfLaterLibraries) {
         std::atexit(require_that_it_is_freed);
         began.wait();
         std::exit(0);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST(BackgroundThread, OfTheProcessLeavesJobsThatHaveNotBegun) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  struct Leaving;
+  struct Exiting {
+    ~Exiting() { std::_Exit(1); }
+  };
+  EXPECT_EXIT(
+      {
+        std::latch began(1);
+        auto& thread = BackgroundThread::of_process<Leaving>();
+        thread.add([&] {
+          began.count_down();
+          std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        });
+        thread.add([held = std::make_shared<Exiting>()] {});
+        began.wait();
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST(BackgroundThread, OfTheProcessIsNotWaitedForByAForkedOne) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  struct Waiting;
+  EXPECT_EXIT(
+      {
+        std::latch began(1);
+        BackgroundThread::of_process<Waiting>().add([&] {
+          began.count_down();
+          std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        });
+        began.wait();
+        const pid_t child = fork();
+        if (child == 0) {
+          alarm(5);  // ends a child that waits
+          std::exit(0);
+        }
+        int status = 1;
+        waitpid(child, &status, 0);
+        std::exit(WIFEXITED(status) ? WEXITSTATUS(status) : 2);
       },
       testing::ExitedWithCode(0), "");
 }
