@@ -171,6 +171,8 @@ TEST(HopperKernelFaults, OfPackedTilesAreSeen) {
   };
   EXPECT_FALSE(packed(" / rows + b;", " / rows;").passed()) << "sequences that begin in one tile";
   EXPECT_FALSE(packed("begun >> 1) * step", "begun >> 1) * 0").passed()) << "another sequence's tile";
+  const char* const ends = "if (kv + kKeys > keys) return kPartialTile;";
+  EXPECT_FALSE(check_of(case_of("ragged keys with dropout"), {ends, ""}, {}).passed()) << "keys of the next sequence";
 }
 
 TEST(HopperKernelFaultsDeathTest, AreSeen) {
