@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import masks
 import scores
+import unseen
 from shapes import SHAPES
 
 # Peers of cases that a flash-attention call can say.
@@ -53,8 +54,15 @@ def _name(modifier, shape_name):
 TABLE = {_name(modifier, shape): (modifier, shape, peers) for modifier, shape, peers in _table()}
 
 
+def names(options):
+    """Of all cases: those of the table, or as many as options.unseen says that options.seed draws."""
+    return list(unseen.drawn(options.unseen, options.seed) if options.unseen else TABLE)
+
+
 def case(name, options):
     """The case of that name, with its tensors, which other cases' memory doesn't have to hold as well."""
+    if options.unseen:
+        return unseen.case(name, options, MODIFIERS)
     modifier, shape_name, peers = TABLE[name]
     shape = SHAPES[shape_name].scaled(options)
     return replace(MODIFIERS[modifier](shape, options), name=name, modifier=modifier, shape_name=shape_name, shape=shape, peers=peers)

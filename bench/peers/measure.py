@@ -1,7 +1,7 @@
 """Times scoremod beside its peers on one GPU: FlexAttention (Triton and FLASH), FlashAttention-4, PyTorch's scaled_dot_product_attention.
 
 usage: PYTHONPATH=python python bench/peers/measure.py OUTPUT.json [--seconds N] [--cases A,B] [--implementations A,B] [--warm | --list]
-           [--batch N] [--heads N] [--seq N] [--dim N] [--dtype NAME] [--device NAME]
+           [--batch N] [--heads N] [--seq N] [--dim N] [--dtype NAME] [--device NAME] [--unseen COUNT] [--seed N]
 
 Same process, same tensors, in turns; milliseconds are medians of rounds. cases.py has the cases, their shapes, and who is timed beside scoremod.
 Peers' block masks are made before the timing, or in each call where a name ends with _mask_in_call. Ours are part of each call.
@@ -9,7 +9,7 @@ Each forward's output is held to the first implementation's: a peer that compute
 
 An OUTPUT that exists is continued: its cases are not measured again. It has to be of the same GPU, commit, versions and sizes. --warm
 compiles everything and times nothing: several processes with a share of the cases each fill the compilers' caches for the one that times. --list
-prints the cases that OUTPUT lacks.
+prints the cases that OUTPUT lacks. --unseen takes so many cases that nobody tuned for, drawn by --seed (unseen.py), in place of the table's.
 """
 
 import argparse
@@ -158,6 +158,7 @@ def parsed():
     parser.add_argument("output", type=Path)
     for name, value in (("batch", 4), ("heads", 16), ("seq", 4096), ("dim", 128), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--unseen", type=int, default=0)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--cases", default="")
@@ -168,8 +169,9 @@ def parsed():
     options = parser.parse_args()
     options.dtype = getattr(torch, options.dtype)
     options.implementations = options.implementations.split(",")
-    options.cases = options.cases.split(",") if options.cases else list(cases.TABLE)
-    if unknown := [name for name in options.cases if name not in cases.TABLE]:
+    names = cases.names(options)
+    options.cases = options.cases.split(",") if options.cases else names
+    if unknown := [name for name in options.cases if name not in names]:
         parser.error(f"expected cases of bench/peers/cases.py, found {', '.join(unknown)}")
     return options
 
@@ -180,15 +182,16 @@ def new_report(options):
         "versions": versions(),
         "commit": os.environ.get("SCOREMOD_COMMIT", ""),
         "shape": {name: getattr(options, name) for name in ("batch", "heads", "seq", "dim")} | {"dtype": str(options.dtype).removeprefix("torch.")},
+        **({"unseen": {"cases": options.unseen, "seed": options.seed}} if options.unseen else {}),
         "cases": {},
         "results": [],
-        "not_run": list(cases.TABLE),
+        "not_run": cases.names(options),
     }
 
 
 def comparable(report, packages):
     """The fields that two reports share where their times can stand beside each other."""
-    found = {"GPU": report["machine"].split(",")[0], "commit": report["commit"], "shape": report["shape"]}
+    found = {"GPU": report["machine"].split(",")[0], "commit": report["commit"], "shape": report["shape"], "cases": report.get("unseen", "the table's")}
     return found | {package: report["versions"].get(package) for package in packages}
 
 
@@ -205,10 +208,10 @@ def begun(path, fresh):
     return report
 
 
-def write(report, path):
-    report["not_run"] = [name for name in cases.TABLE if name not in report["cases"]]
+def write(report, options):
+    report["not_run"] = [name for name in cases.names(options) if name not in report["cases"]]
     report["regret"] = choices.regret(report)
-    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 def described(case):
@@ -233,7 +236,7 @@ def measure(name, options, report):
     report["results"] += rows
     print(name, {f"{row['implementation']} {row['direction']}": row["ms"] for row in rows if "ms" in row}, f"{time.monotonic() - begin:.1f} s", flush=True)
     # Results are written at once, so that they stay if a later case fails.
-    write(report, options.output)
+    write(report, options)
 
 
 def main():
@@ -244,7 +247,7 @@ def main():
     except ValueError as error:
         sys.exit(str(error))
     # In the table's order, which begins with what tells most.
-    wanted = [name for name in cases.TABLE if name in options.cases and name not in report["cases"]]
+    wanted = [name for name in cases.names(options) if name in options.cases and name not in report["cases"]]
     if options.list:
         print(*wanted)
         return

@@ -18,8 +18,9 @@ import choices  # noqa: E402
 import masks  # noqa: E402
 import measure  # noqa: E402
 import shapes as shapes_module  # noqa: E402
+import unseen  # noqa: E402
 
-OPTIONS = SimpleNamespace(batch=2, heads=2, seq=256, dim=16, device="cpu", dtype=torch.float32, seed=0)
+OPTIONS = SimpleNamespace(batch=2, heads=2, seq=256, dim=16, device="cpu", dtype=torch.float32, seed=0, unseen=0)
 IMPLEMENTATIONS = ["scoremod", "torch_sdpa"]
 
 
@@ -42,10 +43,9 @@ def dense(case, q, k, v):
     return torch.softmax(scores, -1) @ v
 
 
-@pytest.mark.parametrize("name", cases.TABLE)
-def test_means_what_pytorch_means_by_its_functions(name):
-    case = cases.case(name, OPTIONS)
-    q, k, v, d_o = measure.tensors(case, OPTIONS)
+def expect_pytorchs_meaning(name, options):
+    case = cases.case(name, options)
+    q, k, v, d_o = measure.tensors(case, options)
     q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
     ours = measure.implementations.build("scoremod", case, q, k)(q, k, v)
     theirs = dense(case, q, k, v)
@@ -53,6 +53,29 @@ def test_means_what_pytorch_means_by_its_functions(name):
     wanted = (q, k, v, *case.learned)
     for ours_one, theirs_one in zip(torch.autograd.grad(ours, wanted, d_o), torch.autograd.grad(theirs, wanted, d_o)):
         assert measure.difference(theirs_one, ours_one) < 1e-4
+
+
+@pytest.mark.parametrize("name", cases.TABLE)
+def test_means_what_pytorch_means_by_its_functions(name):
+    expect_pytorchs_meaning(name, OPTIONS)
+
+
+def test_unseen_cases_mean_it_too(seed):
+    drawn = options(unseen=6, seed=seed)
+    for name in cases.names(drawn):
+        expect_pytorchs_meaning(name, drawn)
+
+
+def test_unseen_cases_are_a_seeds_and_have_lengths_that_fill_no_tile():
+    assert unseen.drawn(40, 1) == {name: each for name, each in unseen.drawn(200, 1).items() if int(name[7:]) < 40} != unseen.drawn(40, 2)
+    found = [shape for _, shape in unseen.drawn(200, 1).values()]
+    whole = sum(shape.queries % 128 == 0 for shape in found)
+    assert 60 < whole < 140 and {shape.dim for shape in found} == set(unseen.DIMS)
+    assert {modifier[0] if isinstance(modifier, tuple) else modifier for modifier, _ in unseen.drawn(200, 1).values()} == {
+        *unseen.MODIFIERS,
+        unseen.DRAWN_WINDOW,
+    }
+    assert all(shape.batch * shape.queries <= max(unseen.TOKENS[1], shape.queries) for shape in found)
 
 
 def test_masks_leave_something_out_and_something_in():
@@ -140,6 +163,15 @@ def test_continues_a_report_of_the_same_gpu_and_commit(run, capsys):
     for changed, found in (({"machine": "B, 1"}, "GPU 'B', found 'A'"), ({"commit": "d"}, "commit 'd', found 'c'")):
         with pytest.raises(SystemExit, match=found):
             run(**changed)
+
+
+def test_a_record_of_unseen_cases_has_their_seed_and_continues_with_no_other(run):
+    report = run("--unseen", "2", "--seed", "5")
+    assert report["unseen"] == {"cases": 2, "seed": 5} and list(report["cases"]) == ["unseen_0", "unseen_1"] and report["not_run"] == []
+    assert report["cases"]["unseen_0"]["shape"] == "unseen"
+    for other in (["--unseen", "2", "--seed", "6"], ["--cases", "causal"]):
+        with pytest.raises(SystemExit, match="remove it to begin anew"):
+            run(*other)
 
 
 def test_a_run_that_is_out_of_time_says_what_is_left(run, capsys):
