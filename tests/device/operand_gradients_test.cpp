@@ -252,7 +252,7 @@ TEST_P(TrialsOfGradients, FindThePassRight) {
                                                operand_gradients_backend().product_error()};
     auto outputs = verification::verify_backward(trial, *plan.backward, cuda_memory(), task.operand_gradients,
                                                  /*attention=*/false, errors);
-    // Where the plain evaluation has lost all digits, another one may overflow: seed 1903252312 did, at expm1(kv_idx).
+    // Another evaluation may overflow where the plain one has lost all digits: seed 1903252312 did, at expm1(kv_idx).
     std::erase_if(outputs, [](const verification::OutputError& output) { return output.tolerance > 1; });
     EXPECT_EQ(verification::verdict_of(outputs, Direction::kBackward).reason, "");
     return;
