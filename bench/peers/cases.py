@@ -55,7 +55,7 @@ TABLE = {_name(modifier, shape): (modifier, shape, peers) for modifier, shape, p
 
 
 def names(options):
-    """Of all cases: those of the table, or as many as options.unseen says that options.seed draws."""
+    """The names of all cases: those of the table, or as many as options.unseen says that options.seed draws."""
     return list(unseen.drawn(options.unseen, options.seed) if options.unseen else TABLE)
 
 
