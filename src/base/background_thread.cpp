@@ -9,7 +9,7 @@ namespace scoremod {
 BackgroundThread::~BackgroundThread() { end(); }
 
 BackgroundThread::EndWithMainThread::~EndWithMainThread() {
-  if (syscall(SYS_gettid) == getpid()) thread_.end_with_process();
+  if (syscall(SYS_gettid) == getpid()) thread_.end_with_process(waiting_);
 }
 
 void BackgroundThread::add(Job job) {
@@ -21,17 +21,18 @@ void BackgroundThread::add(Job job) {
 }
 
 void BackgroundThread::end() {
-  end_with_process();
+  end_with_process(AtEnd::kLeaves);
   std::deque<Job> dropped;  // destroyed without the lock
   const std::lock_guard lock(mutex_);
   dropped.swap(jobs_);
 }
 
-void BackgroundThread::end_with_process() {
+void BackgroundThread::end_with_process(AtEnd waiting) {
   std::thread ending;
   {
     const std::lock_guard lock(mutex_);
     has_ended_ = true;
+    runs_waiting_ = waiting == AtEnd::kRuns;
     ending.swap(thread_);
   }
   job_came_.notify_one();
@@ -42,7 +43,7 @@ void BackgroundThread::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
     job_came_.wait(lock, [this] { return has_ended_ || !jobs_.empty(); });
-    if (has_ended_) return;
+    if (has_ended_ && (!runs_waiting_ || jobs_.empty())) return;
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
     lock.unlock();

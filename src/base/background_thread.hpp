@@ -24,22 +24,23 @@ class BackgroundThread {
   void add(Job job);
   /// Waits for the job under way, and drops those that have not begun.
   void end();
-  /// As end(), but leaves jobs that have not begun as they are. To destroy what they hold may need turns or libraries,
-  /// which the end of a process does not give.
-  void end_with_process();
+  /// The jobs that have not begun when the process ends: they run first, or stay as they are. To destroy what they hold
+  /// in another thread may need turns, which only a job takes.
+  enum class AtEnd { kRuns, kLeaves };
+  void end_with_process(AtEnd waiting);
 
   /// A thread for the rest of the process. It is never destroyed, since threads may ask for it while the process ends.
   /// It ends with the process, before the libraries that were loaded before it are unloaded. If the main thread has
   /// called this too, it ends before all exit handlers. They also destroy the state of libraries that were loaded
-  /// later, which jobs may need. `Purpose` is a type that tells one such thread from another.
+  /// later, which jobs may need. `Purpose` is a type that tells one such thread from another, and has an AtEnd kAtEnd.
   template <class Purpose>
   static BackgroundThread& of_process() {
     static auto& made = *[] {
       auto* thread = new BackgroundThread;
-      std::atexit([] { of_process<Purpose>().end_with_process(); });
+      std::atexit([] { of_process<Purpose>().end_with_process(Purpose::kAtEnd); });
       return thread;
     }();
-    static thread_local const EndWithMainThread end_with_main_thread(made);
+    static thread_local const EndWithMainThread end_with_main_thread(made, Purpose::kAtEnd);
     return made;
   }
 
@@ -47,13 +48,14 @@ class BackgroundThread {
   /// exit() destroys the calling thread's thread_local objects before anything else.
   class EndWithMainThread {
    public:
-    explicit EndWithMainThread(BackgroundThread& thread) : thread_(thread) {}
+    EndWithMainThread(BackgroundThread& thread, AtEnd waiting) : thread_(thread), waiting_(waiting) {}
     ~EndWithMainThread();
     EndWithMainThread(const EndWithMainThread&) = delete;
     EndWithMainThread& operator=(const EndWithMainThread&) = delete;
 
    private:
     BackgroundThread& thread_;
+    const AtEnd waiting_;
   };
 
   void work();
@@ -61,7 +63,7 @@ class BackgroundThread {
   std::mutex mutex_;
   std::condition_variable job_came_;
   std::deque<Job> jobs_;
-  bool has_ended_ = false;
+  bool has_ended_ = false, runs_waiting_ = false;
   std::thread thread_;
 };
 

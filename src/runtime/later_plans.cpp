@@ -45,7 +45,9 @@ Failures& failures() {
   return made;
 }
 
-struct LaterPlanning;
+struct LaterPlanning {
+  static constexpr auto kAtEnd = BackgroundThread::AtEnd::kLeaves;
+};
 
 /// Why the serving plan is not replaced, if no tried plan may be used.
 std::string refusals_of(const planner::Prepared& prepared) {

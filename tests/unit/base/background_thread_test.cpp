@@ -60,6 +60,17 @@ TEST(BackgroundThread, EndsWithoutAJob) {
   thread.end();
 }
 
+struct Left {
+  static constexpr auto kAtEnd = BackgroundThread::AtEnd::kLeaves;
+};
+struct Run {
+  static constexpr auto kAtEnd = BackgroundThread::AtEnd::kRuns;
+};
+struct Freeing : Left {};
+struct Running : Run {};
+struct Leaving : Left {};
+struct Waiting : Left {};
+
 std::atomic<bool> is_freed = false;
 
 /// Libraries that are loaded after the first job have such handlers.
@@ -69,7 +80,6 @@ void require_that_it_is_freed() {
 
 TEST(BackgroundThread, OfTheProcessEndsBeforeExitHandlersOfLaterLibraries) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  struct Freeing;
   EXPECT_EXIT(
       {
         std::latch began(1);
@@ -85,9 +95,25 @@ TEST(BackgroundThread, OfTheProcessEndsBeforeExitHandlersOfLaterLibraries) {
       testing::ExitedWithCode(0), "");
 }
 
-TEST(BackgroundThread, OfTheProcessLeavesJobsThatHaveNotBegun) {
+TEST(BackgroundThread, OfTheProcessRunsJobsThatHaveNotBegunWherePurposeSays) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  struct Leaving;
+  EXPECT_EXIT(
+      {
+        auto& thread = BackgroundThread::of_process<Running>();
+        for (int i = 0; i < 3; ++i) {
+          thread.add([i] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            is_freed = i == 2;
+          });
+        }
+        std::atexit(require_that_it_is_freed);
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST(BackgroundThread, OfTheProcessLeavesJobsThatHaveNotBegunWherePurposeSays) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
   struct Exiting {
     ~Exiting() { std::_Exit(1); }
   };
@@ -108,7 +134,6 @@ TEST(BackgroundThread, OfTheProcessLeavesJobsThatHaveNotBegun) {
 
 TEST(BackgroundThread, OfTheProcessIsNotWaitedForByAForkedOne) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  struct Waiting;
   EXPECT_EXIT(
       {
         std::latch began(1);

@@ -13,7 +13,10 @@
 namespace scoremod::backend::cuda {
 namespace {
 
-struct Retirement;
+/// Only a job destroys cuDNN's graphs in turn with the threads that build others.
+struct Retirement {
+  static constexpr auto kAtEnd = BackgroundThread::AtEnd::kRuns;
+};
 
 void run(const std::function<void()>& job) {
   try {
