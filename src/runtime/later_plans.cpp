@@ -77,7 +77,8 @@ LaterPlans::LaterPlans(compiler::CompiledProblem problem, CompileOptions options
 
 void LaterPlans::count_call() {
   // Once it is reached, calls only read.
-  if (calls_.load(std::memory_order_relaxed) >= kCallsBefore || ++calls_ != kCallsBefore) return;
+  if (calls_.load(std::memory_order_relaxed) >= kCallsBefore) return;
+  if (++calls_ != kCallsBefore) return;
   BackgroundThread::of_process<LaterPlanning>().add([waiting = weak_from_this()] {
     if (const auto wanted = waiting.lock()) wanted->plan();
   });

@@ -166,7 +166,7 @@ TEST_P(ZooGradients, AreRight) {
       if (dtype == 2 && shape > 0) continue;
       checking::CheckCase test = test::zoo_problem(entry.name, shape, kAllDtypes[static_cast<std::size_t>(dtype)]);
       if (problem::operands_with_gradient(test.problem).empty()) GTEST_SKIP() << entry.name << " has no float operand";
-      test.seed = static_cast<std::uint64_t>(shape * kDtypes + dtype);
+      test.seed = static_cast<std::uint64_t>(shape) * kDtypes + static_cast<std::uint64_t>(dtype);
       expect_right(test, "zoo", dtype == 0 ? Way::kGraph : Way::kDirect);
     }
   }

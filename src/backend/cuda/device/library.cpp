@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <deque>
 #include <dlfcn.h>
 #include <link.h>
 #include <mutex>
@@ -79,7 +80,7 @@ SharedLibrary open_library(std::span<const char* const> names) {
 
 std::string folder_of(const SharedLibrary& library) {
   link_map* map = nullptr;
-  if (library.handle == nullptr || dlinfo(library.handle, RTLD_DI_LINKMAP, &map) != 0) return "";
+  if (library.handle == nullptr || dlinfo(library.handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) != 0) return "";
   const std::string path = map->l_name;
   return path.substr(0, path.rfind('/') + 1);
 }
@@ -94,15 +95,15 @@ void* symbol_of(const SharedLibrary& library, const char* name) {
 const LibraryState& library() {
   static std::mutex mutex;
   // States that callers hold references to are never freed; there are at most two.
-  static const LibraryState* state = nullptr;
+  static auto& states = *new std::deque<LibraryState>;
   static int looks = 0;
   const std::scoped_lock lock(mutex);
-  const bool again = state != nullptr && !state->available && looks != driver_changes();
-  if (state == nullptr || again) {
+  const bool again = !states.empty() && !states.back().available && looks != driver_changes();
+  if (states.empty() || again) {
     looks = driver_changes();
-    state = new LibraryState(load());
+    states.push_back(load());
   }
-  return *state;
+  return states.back();
 }
 
 void look_for_driver_again() { ++driver_changes(); }

@@ -24,7 +24,7 @@ void run(const std::function<void()>& job) {
     if (library().available && missing_driver().empty()) relaxed.emplace();
     job();
   } catch (const Error&) {
-    // The driver is gone already, and with it the plan's objects.
+    return;  // The driver is gone already, and with it the plan's objects.
   }
 }
 
@@ -34,7 +34,7 @@ void retire(std::function<void()> job) noexcept {
   try {
     BackgroundThread::of_process<Retirement>().add([job = std::move(job)] { run(job); });
   } catch (const std::exception&) {
-    // The system gave no thread or no memory: the plan's objects stay until the process ends.
+    return;  // The system gave no thread or no memory: the plan's objects stay until the process ends.
   }
 }
 
