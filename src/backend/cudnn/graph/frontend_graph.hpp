@@ -211,7 +211,8 @@ inline AttentionTensor stats_tensor(const AttentionGraph& graph) {
 
 inline void add_forward(const AttentionGraph& spec, Graph& graph, const std::shared_ptr<ModifierEmitter>& modifier) {
   auto attributes = fe::graph::SDPA_attributes().set_generate_stats(spec.stats).set_attn_scale(scale_tensor(graph));
-  attributes.set_score_mod([modifier](std::shared_ptr<Graph> g, Tensor score) { return modifier->forward(*g, score); });
+  attributes.set_score_mod(
+      [modifier](const std::shared_ptr<Graph>& g, Tensor score) { return modifier->forward(*g, std::move(score)); });
   auto [o, stats] = graph.sdpa(attention_tensor(graph, spec.q, kUidQ), attention_tensor(graph, spec.k, kUidK),
                                attention_tensor(graph, spec.v, kUidV), attributes);
   mark_output(o, spec.o, kUidO);
@@ -224,10 +225,11 @@ inline void add_backward(const AttentionGraph& spec, Graph& graph, const std::sh
   auto attributes = fe::graph::SDPA_backward_attributes()
                         .set_attn_scale(scale_tensor(graph))
                         .set_deterministic_algorithm(spec.deterministic);
-  attributes.set_score_mod([modifier](std::shared_ptr<Graph> g, Tensor score) { return modifier->forward(*g, score); });
+  attributes.set_score_mod(
+      [modifier](const std::shared_ptr<Graph>& g, Tensor score) { return modifier->forward(*g, std::move(score)); });
   if (spec.modifier.d_score.kind != Ref::Kind::kNone) {
     attributes.set_score_mod_bprop(
-        [modifier](std::shared_ptr<Graph> g, Tensor dp) { return modifier->backward(*g, dp); });
+        [modifier](const std::shared_ptr<Graph>& g, Tensor dp) { return modifier->backward(*g, std::move(dp)); });
   }
   if (spec.bias_gradient) {
     // The gradient of the modifier's bias: the frontend sums the gradient of its result. cuDNN needs no bias input for
