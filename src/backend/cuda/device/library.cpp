@@ -80,7 +80,8 @@ SharedLibrary open_library(std::span<const char* const> names) {
 
 std::string folder_of(const SharedLibrary& library) {
   link_map* map = nullptr;
-  if (library.handle == nullptr || dlinfo(library.handle, RTLD_DI_LINKMAP, reinterpret_cast<void*>(&map)) != 0) return "";
+  if (library.handle == nullptr || dlinfo(library.handle, RTLD_DI_LINKMAP, reinterpret_cast<void*>(&map)) != 0)
+    return "";
   const std::string path = map->l_name;
   return path.substr(0, path.rfind('/') + 1);
 }
