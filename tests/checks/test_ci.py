@@ -1,5 +1,7 @@
 """Continuous integration's script runs every step, says at its end what it ran, and fails where one failed."""
 
+import datetime
+import os
 import re
 import shutil
 import subprocess
@@ -9,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = [
+    "seed",
     "setup",
     "ruff",
     "format",
@@ -35,13 +38,15 @@ def ci(tmp_path):
     (tmp_path / ".ci").mkdir()
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+    (tmp_path / ".ci" / "seed").write_text("4711\n")
 
-    def run(failing="none"):
+    def run(failing="none", **environment):
         for program in ("dev", ".venv/bin/ruff", ".venv/bin/python"):
             path = tmp_path / program
-            path.write_text(f'#!/bin/sh\necho "noise"\necho "said: {path.name} $*"\n[ "$*" != "{failing}" ]\n')
+            path.write_text(f'#!/bin/sh\necho "noise"\necho "said: {path.name} $*"\necho "$SCOREMOD_TEST_SEED" >>seeds\n[ "$*" != "{failing}" ]\n')
             path.chmod(0o755)
-        done = subprocess.run([tmp_path / ".ci" / "run"], capture_output=True, text=True, cwd=tmp_path)
+        environment = {name: value for name, value in os.environ.items() if name != "SCOREMOD_TEST_SEED"} | environment
+        done = subprocess.run([tmp_path / ".ci" / "run"], capture_output=True, text=True, cwd=tmp_path, env=environment)
         lines = done.stdout.splitlines()
         return done.returncode, lines[lines.index("step           result    time  says") + 1 :]
 
@@ -52,8 +57,8 @@ def test_the_end_says_what_ran(ci):
     code, lines = ci()
     assert code == 0
     assert [line.split()[:2] for line in lines] == [[step, "passed"] for step in STEPS]
-    assert all(re.search(r" \d+ s  said: ", line) for line in lines)
-    said = {line.split()[0]: line.split("said: ")[1] for line in lines}
+    assert all(re.search(r" \d+ s  said: ", line) for line in lines[1:])
+    said = {line.split()[0]: line.split("said: ")[1] for line in lines[1:]}
     assert said["release"] == "dev test" and said["no-cuda"] == "dev test no-cuda" and said["docs"] == "dev docs"
 
 
@@ -61,6 +66,30 @@ def test_a_step_that_fails_ends_in_a_failure_after_all_others(ci):
     code, lines = ci("test no-cudnn")
     assert code == 1
     assert {line.split()[0]: line.split()[1] for line in lines} == {step: "FAILED" if step == "no-cudnn" else "passed" for step in STEPS}
+
+
+def test_random_tests_draw_from_the_seed_of_the_checkout_or_the_environment(ci, tmp_path):
+    seeds = tmp_path / "seeds"
+    ci()
+    assert set(seeds.read_text().split()) == {"4711"}
+    seeds.unlink()
+    ci(SCOREMOD_TEST_SEED="12")
+    assert set(seeds.read_text().split()) == {"12"}
+
+
+@pytest.mark.parametrize(("days", "result"), [(2, "passed"), (4, "FAILED")])
+def test_a_seed_that_stays_is_seen(ci, tmp_path, days, result):
+    def git(*arguments, **dates):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], check=True, cwd=tmp_path, env=os.environ | dates)
+
+    git("init", "-q")
+    git("add", ".ci")
+    for age, message in ((days, "the seed"), (0, "a later change")):
+        when = (datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=age)).isoformat()
+        git("commit", "-q", "--allow-empty", "-m", message, GIT_AUTHOR_DATE=when, GIT_COMMITTER_DATE=when)
+    code, lines = ci()
+    assert lines[0].split()[:2] == ["seed", result] and code == (result == "FAILED")
+    assert f"{days} days older" in lines[0]
 
 
 def test_every_command_is_one_of_dev():
