@@ -206,6 +206,26 @@ AttentionProblem decoding_problem(const char* entry, std::int64_t dim) {
   return problem;
 }
 
+/// The fused backward of head dims 192 and 128, whose accumulators leave registers for half a step's scores.
+TEST_F(AttentionKernelsText, OfWideHeadsKeepTheirRegistersWhereDqIsAddedUp) {
+  for (const char* const entry : {"causal", "documents", "soft_cap", "alibi"}) {
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      AttentionProblem problem = test::zoo_problem(entry, 0, dtype).problem;
+      problem.seq_q = problem.seq_kv = 4096;
+      problem.dim_qk = 192;
+      problem.dim_v = 128;
+      problem.operands.clear();
+      for (const OperandDecl& decl : problem.program.operands())
+        problem.operands.push_back(problem::default_spec(problem, decl));
+      const TileShape shape = hopper_fused_shape(problem);
+      ASSERT_TRUE(hopper_fused_objections(problem, shape).empty());
+      const std::string report = report_of(problem, Direction::kBackward, 90, shape);
+      EXPECT_LE(register_spill_bytes(report), hopper_variant(shape)->harmless_spill()) << entry << ": " << report;
+      EXPECT_FALSE(serializes_products(report)) << entry << ": " << report;
+    }
+  }
+}
+
 /// Every shape compiles on some architecture, with the shared memory that its devices have.
 TEST_F(AttentionKernelsText, OfDecodeCompilesAndKeepsItsRegisters) {
   std::size_t number = 0;

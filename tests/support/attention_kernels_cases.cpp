@@ -135,6 +135,8 @@ const Case kCases[] = {
     {"wide heads", kCausal, {1, 2, 1, 150, 170, 256, 256}},
     {"wide values", "value = score", {1, 2, 1, 90, 170, 64, 256}, DType::kF16},
     {"192 and 128", kCausal, {1, 2, 2, 150, 150, 192, 128}},
+    {"160 and 96 f16", "value = tanh(score * 0.2) * 5.0", {2, 4, 2, 210, 140, 160, 96}, DType::kF16},
+    {"192 and 72, unaligned rows", kCausal, {1, 2, 1, 100, 150, 192, 72}, DType::kBF16, {}, true},
     {"odd dims", "value = score", {1, 2, 1, 90, 100, 40, 24}},
     {"unaligned rows", kCausal, {2, 2, 1, 100, 150, 72, 33}, DType::kBF16, {}, true},
     {"bias",

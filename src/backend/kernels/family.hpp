@@ -45,6 +45,10 @@ struct Work {
   std::span<const OperandTarget> targets;  ///< of a backward: operand_targets() beside dq, dk and dv
 };
 
+/// Kernels that keep no more bytes of registers in memory than this were faster on an H200 than those of a smaller
+/// shape.
+inline constexpr std::int64_t kHarmlessSpill = 64;
+
 /// One way to cut a problem into tiles. Immutable, and apart from the problem.
 class Variant {
  public:
@@ -69,6 +73,8 @@ class Variant {
   /// This variant for work of other sizes and strides, without looking at the others: the one that
   /// KernelFamily::variants() has for that work. Null if only variants() knows it.
   virtual std::shared_ptr<const Variant> at_sizes_of(const Work&, const DeviceProperties&) const { return nullptr; }
+  /// The bytes of registers that its kernels may keep in memory.
+  virtual std::int64_t harmless_spill() const { return kHarmlessSpill; }
   /// Whether it is built whatever registers spill, because no smaller variant follows.
   virtual bool may_spill() const { return false; }
 };

@@ -107,7 +107,8 @@ BuildResult KernelsRecipe::build(const Target& target) const {
   };
   if (serializes_products(report)) return refused("ptxas serializes WGMMAs");
   const std::int64_t spill_bytes = register_spill_bytes(report);
-  if (spill_bytes > kHarmlessSpill && !variant_->may_spill()) return refused(spill_bytes, " bytes of registers spill");
+  if (spill_bytes > variant_->harmless_spill() && !variant_->may_spill())
+    return refused(spill_bytes, " bytes of registers spill");
   return {std::make_shared<const Images>(std::move(images)), ""};
 }
 
@@ -131,7 +132,8 @@ std::shared_ptr<const Variant> KernelsRecipe::same_variant(const Work& work, con
 }
 
 void KernelsRecipe::write_refusal_terms(CanonicalWriter& to) const {
-  to.integer(kRefusalRevision).integer(kHarmlessSpill).boolean(variant_->may_spill()).integer(cuda::compiler_version());
+  to.integer(kRefusalRevision).integer(variant_->harmless_spill()).boolean(variant_->may_spill());
+  to.integer(cuda::compiler_version());
 }
 
 std::shared_ptr<const Artifact> KernelsRecipe::load(std::span<const std::byte> bytes, const Target&) const {

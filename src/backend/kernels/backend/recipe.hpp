@@ -18,10 +18,6 @@
 
 namespace scoremod::backend::kernels {
 
-/// Kernels that keep no more bytes of registers in memory than this were faster on an H200 than those of a smaller
-/// shape.
-inline constexpr std::int64_t kHarmlessSpill = 64;
-
 /// Kernels as NVRTC compiled them, in one module or several.
 class Images final : public Artifact {
  public:

@@ -32,9 +32,11 @@ SCOREMOD_FUNCTION float* own_sums(const AttentionArguments& call, int box) {
   return call.query_sums + (long long)box * kBoxSums + threadIdx.x % kGroup * 4;
 }
 
-// Each warpgroup computes half of a step's dq: half of the dims, or half of the queries.
+// Each warpgroup computes half of a step's dq: half of the dims, or half of the queries. backward_wide.cuh has its own
+// halves.
 constexpr bool kSharesDims = kStep == 64;
-static_assert(!kFused || (kGroups == 2 && kStep * blocks_of(kDimQk) == 128), "a group's half is 64 rows by 64 columns");
+static_assert(!kFused || kPart < kStep || (kGroups == 2 && kStep * blocks_of(kDimQk) == 128),
+              "a group's half is 64 rows by 64 columns");
 
 // KeyGains with the gradients that hopper_backward_queries sums elsewhere. A gradient that varies along neither queries
 // nor keys is a warp's sum over its 16 keys and a head's queries. A row's delta is the one from the rounded o, as dq,
@@ -97,19 +99,28 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
   }
 
   SCOREMOD_MEMBER void run(int batch, int head_kv, int key_tile) {
-    for (int h = head_kv * p.call.group; kElementTargets > 0 && h < (head_kv + 1) * p.call.group; ++h)
-      clear_empty_tiles_of_keys(p, batch, h, key_tile);
-    if (!begin(batch, head_kv, key_tile)) return;
-    all_gradients = tile_view(tiles.gradients, kKeys);
-    all_k = tile_view(tiles.k, kKeys);
+    if (!begin_all(batch, head_kv, key_tile)) return;
     const int own_half = group_number() * kKeys * 128;
     if (kSharesDims)
       all_k = moved_by(all_k, own_half);
     else
       all_gradients = moved_by(all_gradients, own_half);
+    take_steps();
+    end_all();
+  }
+
+  // begin(), and the tiles that both warpgroups read whole.
+  SCOREMOD_MEMBER bool begin_all(int batch, int head_kv, int key_tile) {
+    for (int h = head_kv * p.call.group; kElementTargets > 0 && h < (head_kv + 1) * p.call.group; ++h)
+      clear_empty_tiles_of_keys(p, batch, h, key_tile);
+    if (!begin(batch, head_kv, key_tile)) return false;
+    all_gradients = tile_view(tiles.gradients, kKeys);
+    all_k = tile_view(tiles.k, kKeys);
     own_tile = 0;
     first_rows = first_sum_rows(p.call, b);
-    take_steps();
+    return true;
+  }
+  SCOREMOD_MEMBER void end_all() {
     pin_sums();
     // Both read all keys, whose rows are written over next.
     block_barrier();
@@ -190,15 +201,15 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
                        : box_number(p.call, first_rows, steps.h, steps.first_query() + group * 64, 0);
   }
 
-  // Stores the warpgroup's rows of the gradients to their tile, which both warpgroups' WGMMAs read.
-  SCOREMOD_MEMBER void share_gradients() {
+  // Stores the warpgroup's rows of a part's gradients to their tile, which both warpgroups' WGMMAs read.
+  SCOREMOD_MEMBER void share_gradients(int part = 0) {
     const int lane = threadIdx.x % 32;
     Half* const own = tiles.gradients + own_tile * (kKeysStorage.gradient_tile.bytes / 2) + threadIdx.x / 32 * 16 * 64;
     const int row = lane % 16;  // of the lane's matrix, of which two are beside each other
 #pragma unroll
-    for (int k = 0; k < kStep / 16; ++k) {
-      const int n = 2 * k + lane / 16;
-      store_matrices(own + 2 * k / 8 * kKeys * 64 + row * 64 + (n % 8 ^ row % 8) * 8, gradients[k]);
+    for (int k = 0; k < kPart / 16; ++k) {
+      const int first = part * (kPart / 8) + 2 * k, n = first + lane / 16;
+      store_matrices(own + first / 8 * kKeys * 64 + row * 64 + (n % 8 ^ row % 8) * 8, gradients[k]);
     }
     if (kDqOrder != kLateFence) fence_proxy_async();
   }

@@ -119,17 +119,19 @@ struct CopiedKeys {
   }
 };
 
-// A consumer warpgroup of 64 keys: its accumulators, and the state of the step that the ring is at.
+// A consumer warpgroup of 64 keys: its accumulators, and the state of the step that the ring is at. It has the scores
+// of kPart queries at once, which are the whole step but in backward_wide.cuh; `part` is their number in the step.
 template <bool kDk, bool kDv, class Gains = KeyGains>
 struct KeyGroup {
+  static_assert(!kLoadsBias || kPart == kStep, "CopiedKeys has the numbers of a whole step");
   const Arguments& p;
   const KeyTiles& tiles;
   int b, first_key;
   unsigned k, v, q, d_o;
   QuerySteps steps;
   Ring<kStages> ring;
-  Sums<1, kStep> scores, products;
-  unsigned weights[kStep / 16][4], gradients[kStep / 16][4];
+  Sums<1, kPart> scores, products;
+  unsigned weights[kPart / 16][4], gradients[kPart / 16][4];
   Sums<1, padded(kDimQk)> dk;
   Sums<1, padded(kDimV)> dv;
   Gains gains;
@@ -201,35 +203,43 @@ struct KeyGroup {
     if (kDk) move_gains_to(gains, p, b, steps.h, first_key);
   }
 
+  // The q and d_o of a part.
+  SCOREMOD_MEMBER unsigned q_rows(int stage, int part) const {
+    return moved_by(q, stage * KeyTiles::kQBytes + part * kPart * 128);
+  }
+  SCOREMOD_MEMBER unsigned d_o_rows(int stage, int part) const {
+    return moved_by(d_o, stage * KeyTiles::kDoBytes + part * kPart * 128);
+  }
+
   // Issues S^T = K Q^T.
-  SCOREMOD_MEMBER void issue_scores() {
+  SCOREMOD_MEMBER void issue_scores(int part = 0) {
     wgmma_fence();
-    issue_wgmma_abt<kDimQk, kKeys, kStep>(scores, k, moved_by(q, ring.stage * KeyTiles::kQBytes));
+    issue_wgmma_abt<kDimQk, kKeys, kStep>(scores, k, q_rows(ring.stage, part));
     wgmma_commit();
   }
   // Issues dP^T = V dO^T.
-  SCOREMOD_MEMBER void issue_products() {
+  SCOREMOD_MEMBER void issue_products(int part = 0) {
     if (!kDk) return;
     wgmma_fence();
-    issue_wgmma_abt<kDimV, kKeys, kStep>(products, v, moved_by(d_o, ring.stage * KeyTiles::kDoBytes));
+    issue_wgmma_abt<kDimV, kKeys, kStep>(products, v, d_o_rows(ring.stage, part));
     wgmma_commit();
   }
   // Issues dV += P^T dO, with P^T in registers.
-  SCOREMOD_MEMBER void ask_dv(int stage) {
+  SCOREMOD_MEMBER void ask_dv(int stage, int part = 0) {
     if (!kDv) return;
     fence_operand(weights);
     fence_operand(dv.at[0]);
     wgmma_fence();
-    issue_wgmma_ab<kDimV, kStep>(dv, weights, moved_by(d_o, stage * KeyTiles::kDoBytes));
+    issue_wgmma_ab<kDimV, kPart>(dv, weights, d_o_rows(stage, part));
     wgmma_commit();
   }
   // Issues dK += dS^T Q, with dS^T in registers.
-  SCOREMOD_MEMBER void ask_dk(int stage) {
+  SCOREMOD_MEMBER void ask_dk(int stage, int part = 0) {
     if (!kDk) return;
     fence_operand(gradients);
     fence_operand(dk.at[0]);
     wgmma_fence();
-    issue_wgmma_ab<kDimQk, kStep>(dk, gradients, moved_by(q, stage * KeyTiles::kQBytes));
+    issue_wgmma_ab<kDimQk, kPart>(dk, gradients, q_rows(stage, part));
     wgmma_commit();
   }
   SCOREMOD_MEMBER void pin_sums() {
@@ -240,30 +250,32 @@ struct KeyGroup {
   SCOREMOD_MEMBER bool partial() const { return steps.walk.partial || steps.first_query() + kStep > p.call.seq_q; }
   SCOREMOD_MEMBER const float* terms() const { return tiles.terms + ring.stage * kStep * 2; }
   SCOREMOD_MEMBER void round() {
-    if (kDv) round_to_16bit<kStep>(weights, scores);
-    if (kDk) round_to_16bit<kStep>(gradients, products);
+    if (kDv) round_to_16bit<kPart>(weights, scores);
+    if (kDk) round_to_16bit<kPart>(gradients, products);
   }
-  SCOREMOD_MEMBER void differentiate_step() {
+  SCOREMOD_MEMBER void differentiate_step(int part = 0) {
     fence_operand(scores.at[0]);
     if (kDk) fence_operand(products.at[0]);
     if (kLoadsBias) mbarrier_wait(tiles.copied_full + own_group(), step_phase());
     // Fewer registers meet after both ways where these are halves already.
     if (partial()) {
-      differentiate_own<true>();
+      differentiate_own<true>(part);
       round();
     } else {
-      differentiate_own<false>();
+      differentiate_own<false>(part);
       round();
     }
   }
   template <bool kMasked>
-  SCOREMOD_MEMBER void differentiate_own() {
+  SCOREMOD_MEMBER void differentiate_own(int part) {
+    const int first_query = steps.first_query() + part * kPart;
     if constexpr (kLoadsBias) {
-      differentiate_part<kMasked>(p, scores, products, terms(), gains, b, steps.h, steps.first_query(), first_key,
+      differentiate_part<kMasked>(p, scores, products, terms(), gains, b, steps.h, first_query, first_key,
                                   CopiedKeys(tiles));
       consumer_release(tiles.copied_empty + own_group());
     } else {
-      differentiate_part<kMasked>(p, scores, products, terms(), gains, b, steps.h, steps.first_query(), first_key);
+      differentiate_part<kMasked>(p, scores, products, terms() + part * kPart * 2, gains, b, steps.h, first_query,
+                                  first_key);
     }
   }
   // Whether the number of steps before this one is odd, where that of stages is.

@@ -45,6 +45,9 @@ std::string product_text(DType dtype, std::int64_t columns) {
 }
 
 constexpr int kWarpThreads = 32;
+/// Of hopper_backward_wide: its producers have 24 registers, and keep 100 to 128 bytes in memory. They use them once
+/// for a step of 64 queries.
+constexpr std::int64_t kProducersSpill = 160;
 constexpr TiledTimes kForwardTimes{0.765, 0.075, 0.29, 1.03, 0.96, 0.006, 1},
     kBackwardTimes{2.5, 0.22, 0.26, 2.5, 1, 0.016, 2};
 /// Gradients are the same bits from call to call unless that takes so much longer.
@@ -112,6 +115,8 @@ class HopperVariant final : public TiledVariant {
     return predicted;
   }
 
+  std::int64_t harmless_spill() const override { return is_wide() ? kProducersSpill : kHarmlessSpill; }
+
   std::shared_ptr<const Variant> at_sizes_of(const Work& work, const DeviceProperties&) const override {
     // Sizes decide whether TMA can load a bias, and which backwards there are; forwards follow from the structure.
     const bool of_structure = work.direction == Direction::kForward && !shape().loaded_bias;
@@ -127,10 +132,11 @@ class HopperVariant final : public TiledVariant {
     }
     constexpr const char *kRows = "backend/kernels/shared/row_terms.cuh",
                          *kKeys = "backend/kernels/hopper/backward_keys.cuh",
-                         *kFused = "backend/kernels/hopper/backward_fused.cuh";
+                         *kFused = "backend/kernels/hopper/backward_fused.cuh",
+                         *kWide = "backend/kernels/hopper/backward_wide.cuh";
     if (shape().fused)
       return {{{kRows, {"attention_backward_rows"}}, {kFused, {"hopper_write_queries"}}},
-              {{kFused, {"hopper_backward_fused"}}}};
+              {{is_wide() ? kWide : kFused, {fused_kernel()}}}};
     KernelFiles files{{{kRows, {"attention_backward_rows"}}, {"backend/kernels/hopper/backward_queries.cuh"}},
                       {{kKeys, {"hopper_backward_keys"}}}};
     if (shape().separate_dv) files.large.push_back({kKeys, {"hopper_backward_values"}});
@@ -146,6 +152,10 @@ class HopperVariant final : public TiledVariant {
     if (shape().persistent_ctas > 0 || shape().fused || shape().ordered || shape().loaded_bias) return false;
     return shape() != hopper_shapes(work.problem.problem, work.direction).front();
   }
+
+  /// Whether a fused backward has the scores of half a step at once.
+  bool is_wide() const { return shape().part < shape().step; }
+  const char* fused_kernel() const { return is_wide() ? "hopper_backward_wide" : "hopper_backward_fused"; }
 
   void add_forward(CallLayout& layout, const Work& work) const {
     const AttentionProblem& p = work.problem.problem;
@@ -181,7 +191,7 @@ class HopperVariant final : public TiledVariant {
     layout.blocks = shape().turn_ctas;
     layout.add_workspace(&device::AttentionArguments::query_sums, hopper_query_sums_bytes(shape(), p, tiles));
     layout.add_launch(row_terms_launch(work, layout, shape()));
-    layout.add_launch({"hopper_backward_fused", layout.key_work_tiles * p.heads_kv, shape().threads(),
+    layout.add_launch({fused_kernel(), layout.key_work_tiles * p.heads_kv, shape().threads(),
                        hopper_keys_storage(shape(), p, has_differences(work.targets)).bytes, true});
     const device::SwizzledTile q_tile{shape().queries, static_cast<int>(p.dim_qk)};
     layout.add_launch({"hopper_write_queries", tiles, shape().threads() - shape().producers(),

@@ -14,9 +14,11 @@ namespace {
 
 constexpr int kCapability = 90;
 /// Limits of the fused kernel of dq, dk and dv. The queries of a step times the blocks of 64 dims of q and k make a
-/// product for two warpgroups. The last number is the widest head whose accumulators fit into the registers.
+/// product for two warpgroups. The widest heads whose accumulators fit into the registers come after it, and the
+/// queries whose scores fit beside accumulators of q and k wider than that.
 constexpr int kFusedProduct = 128;
-constexpr std::int64_t kFusedWidest = 128;
+constexpr std::int64_t kFusedWidest = 128, kFusedWidestQk = 192;
+constexpr int kWideStep = 64, kWidePart = 32;
 /// Measured on an H200, bench/NOTES.md: rows of 4 to 10 tiles took 0.89 to 0.99 of the time, those of 16 and more
 /// 1.01 to 1.06.
 constexpr double kShortRow = 12, kOfShortRows = 0.94, kOfLongRows = 1.02;
@@ -176,6 +178,8 @@ std::optional<std::uint32_t> loaded_bias(const AttentionProblem& problem, Direct
             : hopper_keys_storage(copying_fused_shape(problem, operand), problem).bytes;
     return bytes <= kHopperSharedBytes;
   };
+  // CopiedKeys has the numbers of a whole step.
+  if (direction == Direction::kBackward && problem.dim_qk > kFusedWidest) return std::nullopt;
   const bool dense = !problem.tokens_q && !problem.tokens_kv && !problem.paged && !problem.index_offsets;
   if (!dense || problem.seq_kv % kHopperCopiedKeys != 0) return std::nullopt;
   for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) {
@@ -194,6 +198,11 @@ TileShape copying_hopper_shape(const AttentionProblem& problem, std::uint32_t op
 TileShape hopper_fused_shape(const AttentionProblem& problem) {
   TileShape shape = backward_shapes(problem).front();
   shape.fused = true;
+  if (problem.dim_qk > kFusedWidest) {
+    shape.step = kWideStep;
+    shape.part = kWidePart;
+    return shape;
+  }
   shape.step = shape.part = kFusedProduct / blocks_of(problem.dim_qk);
   // Beside the gradients of so many scores shared memory has no room for more.
   if (shape.step == kFusedProduct) shape.stages = 2;
@@ -218,11 +227,11 @@ std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& p
                     "hopper kernels that add dq up beside dk and dv: expected a problem whose gradients may "
                     "differ in their last bits from call to call, found a deterministic one"));
   }
-  if (std::max(problem.dim_qk, problem.dim_v) > kFusedWidest) {
+  if (problem.dim_qk > kFusedWidestQk || problem.dim_v > kFusedWidest) {
     reasons.push_back(unsupported(
-        Rule::kHeadDim, concat("hopper kernels that add dq up beside dk and dv: expected "
-                               "head dims of at most ",
-                               kFusedWidest, ", found ", problem.dim_qk, " of q and k and ", problem.dim_v, " of v")));
+        Rule::kHeadDim,
+        concat("hopper kernels that add dq up beside dk and dv: expected head dims of at most ", kFusedWidestQk,
+               " of q and k and ", kFusedWidest, " of v, found ", problem.dim_qk, " and ", problem.dim_v)));
   }
   const auto has = [&](OperandSum sum) {
     return std::ranges::find(targets, sum, &OperandTarget::sum) != targets.end();
@@ -336,7 +345,7 @@ std::vector<std::int64_t> hopper_product_columns(const AttentionProblem& problem
   if (direction == Direction::kForward) {
     columns.push_back(shape.keys);
   } else {
-    columns.insert(columns.end(), {padded(problem.dim_qk), shape.step, shape.fused ? 64 : shape.key_step});
+    columns.insert(columns.end(), {padded(problem.dim_qk), shape.part, shape.fused ? 64 : shape.key_step});
   }
   std::ranges::sort(columns);
   columns.erase(std::ranges::unique(columns).begin(), columns.end());

@@ -139,9 +139,10 @@ SCOREMOD_KERNEL(128, 1) attention_backward_rows(SCOREMOD_ARGUMENT p) {
   if (kPacksQueries && place.h < 0) return;
 #pragma unroll
   for (int i = 0; i < kRowsOfWarp; ++i) {
-    if (kFused && lane < kSumColumns / 4) {
+#pragma unroll
+    for (int column = lane * 4; kFused && column < kSumColumns; column += 32 * 4) {
       alignas(16) const float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-      copy_word(call.query_sums + (first + i) * kSumColumns + lane * 4, zeros);
+      copy_word(call.query_sums + (first + i) * kSumColumns + column, zeros);
     }
     if (place.h >= 0) write_row_terms(call, place.b, place.h, place.q + i);
   }

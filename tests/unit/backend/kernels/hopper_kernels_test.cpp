@@ -68,6 +68,27 @@ INSTANTIATE_TEST_SUITE_P(Cases, FusedHopperKernels,
                                            "ragged, many sequences", "ragged keys with dropout", "gradients elsewhere",
                                            "differences of every kind", "differences, ragged"));
 
+/// Head dims with which the kernel of dk and dv has the scores of half a step at once.
+checking::CheckCase wide(checking::CheckCase test, std::int64_t dim_qk, std::int64_t dim_v) {
+  test.problem.dim_qk = dim_qk;
+  test.problem.dim_v = dim_v;
+  return test;
+}
+
+class WideFusedHopperKernels : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(WideFusedHopperKernels, AreRight) {
+  checking::CheckCase test = case_of(GetParam());
+  if (test.problem.dim_qk <= 128) test = wide(std::move(test), 192, 128);
+  ASSERT_TRUE(hopper_fused_objections(test.problem, hopper_fused_shape(test.problem)).empty());
+  test::expect_right(check_of(test, {}, {}, fused_shape));
+}
+INSTANTIATE_TEST_SUITE_P(Cases, WideFusedHopperKernels,
+                         ::testing::Values("192 and 128", "160 and 96 f16", "192 and 72, unaligned rows",
+                                           "causal with offsets", "documents", "mask by the score",
+                                           "a learned sink, dropout and the largest score", "ragged, many sequences",
+                                           "ragged keys with dropout", "differences of every kind"));
+
 /// Heads that share a KV head take turns; some CTAs walk down and some up.
 TileShape turning_shape(const AttentionProblem& problem, Direction direction) {
   TileShape shape = fused_shape(problem, direction);
@@ -127,6 +148,12 @@ TEST(HopperKernelRings, AreRightOverManyTilesWhereDqIsAddedUp) {
   }
 }
 
+TEST(HopperKernelRings, AreRightOverManyTilesOfWideHeads) {
+  test::expect_right(check_of(wide(many_tiles("plain"), 192, 128), {}, {}, fused_shape));
+  test::expect_right(check_of(wide(many_tiles("documents"), 136, 64), {}, {}, fused_shape));
+  test::expect_right(check_of(wide(many_tiles("causal"), 192, 64), {}, {}, turning_shape));
+}
+
 TEST(HopperKernelRings, AreRightOverManyTilesWhereHeadsTakeTurns) {
   for (const char* const name : {"plain", "causal", "documents"}) {
     SCOPED_TRACE(name);
@@ -156,12 +183,26 @@ TEST(HopperKernelFaults, AreSeen) {
       << "gradients that the other group has yet to write";
   EXPECT_FALSE(check_of(plain, {}, {"wgmma_wait<2>();", ""}, ordered_shape<DqOrder::kEarlyAdditions>).passed())
       << "a product that is not there yet";
-  EXPECT_FALSE(fused("if (kFused && lane", "if (false && lane").passed()) << "sums that are not begun";
+  EXPECT_FALSE(fused("kFused && column <", "false && column <").passed()) << "sums that are not begun";
   EXPECT_FALSE(check_of(plain, {}, {"h = end_h - call.group;", ""}, turning_shape).passed()) << "heads without a turn";
   plain.problem.backward = false;
   const auto forward = [&](const char* text, const char* instead) { return check_of(plain, {text, instead}); };
   EXPECT_FALSE(forward("wgmma_wait<1>();", "wgmma_wait<2>();").passed()) << "scores that are not there yet";
   EXPECT_FALSE(forward("if (raised) scale_output(rows, factors);", "").passed()) << "sums by another reference";
+}
+
+TEST(HopperKernelFaults, OfWideHeadsAreSeen) {
+  const checking::CheckCase plain = wide(many_tiles("plain"), 192, 128);
+  const auto fault = [&](const char* text, const char* instead) {
+    return check_of(plain, {}, {text, instead}, fused_shape);
+  };
+  EXPECT_FALSE(fault("if (has_box) add_dq();", "if (has_box) box = first_box(), add_dq();").passed())
+      << "rows of another step";
+  EXPECT_FALSE(fault("issue_dq(next_tile(next_tile(own_tile)));\n    scheduler_pass();\n    wait_for_dq",
+                     "issue_dq(own_tile);\n    scheduler_pass();\n    wait_for_dq")
+                   .passed())
+      << "gradients of a step that is under way";
+  EXPECT_FALSE(fault("group_number() * kHalfBlock * 2", "0").passed()) << "the other group's columns";
 }
 
 TEST(HopperKernelFaults, OfPackedTilesAreSeen) {
