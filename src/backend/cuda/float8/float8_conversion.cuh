@@ -5,6 +5,7 @@
 #include "backend/cuda/float8/float8_numbers.cuh"
 
 constexpr int kRun = 8;
+constexpr long long kMostOfShortNumbers = 0x7fffffff;  // runs that are counted in 32 bits
 
 // Elements of a row from an offset on; in one load where they lie so.
 SCOREMOD_FUNCTION void load_run(const void* data, int dtype, long long first, long long step, int count, float* run) {
@@ -71,25 +72,33 @@ extern "C" __global__ void __launch_bounds__(256)
                    const float* by0, const float* by1, const float* scale, unsigned* largest) {
   const float times = factor_or_one(times1), by = factor_or_one(by0) * factor_or_one(by1);
   const float stored = factor_or_one(scale);
-  const int runs = (dims + kRun - 1) / kRun;
+  const unsigned runs = (dims + kRun - 1) / kRun;
   const long long count = batches * positions * heads * runs;
   unsigned most = 0u;
-  for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < count;
-       i += gridDim.x * (long long)blockDim.x) {
-    const int d = (int)(i % runs) * kRun;
-    const long long row = i / runs, h = row % heads, s = row / heads % positions, b = row / heads / positions;
-    const int size = dims - d < kRun ? dims - d : kRun;
-    float run[kRun];
-    const float factor = (times0 == nullptr ? 1.0f : times0[h / times_group * times_step]) * times / by;
-    load_run(from, from_dtype, b * from_batch + h * from_head + s * from_row + d * from_dim, from_dim, size, run);
-    for (int j = 0; j < size; ++j) {
-      run[j] *= factor;
-      const unsigned magnitude = bits_of_float(run[j]) & 0x7fffffffu;
-      most = magnitude > most ? magnitude : most;
-      run[j] *= stored;
+  // Numbers of 32 bits if these are enough, because dividing by them takes a fraction of the time.
+  const auto convert = [&](auto i, auto threads) {
+    using Number = decltype(i);
+    for (; i < (Number)count; i += threads) {
+      const Number row = i / (Number)runs, place = row / (Number)heads, b = place / (Number)positions;
+      const long long h = row - place * (Number)heads, s = place - b * (Number)positions;
+      const int d = (int)(i - row * (Number)runs) * kRun;
+      const int size = dims - d < kRun ? dims - d : kRun;
+      float run[kRun];
+      const float factor = (times0 == nullptr ? 1.0f : times0[h / times_group * times_step]) * times / by;
+      load_run(from, from_dtype, b * from_batch + h * from_head + s * from_row + d * from_dim, from_dim, size, run);
+      for (int j = 0; j < size; ++j) {
+        run[j] *= factor;
+        const unsigned magnitude = bits_of_float(run[j]) & 0x7fffffffu;
+        most = magnitude > most ? magnitude : most;
+        run[j] *= stored;
+      }
+      store_run(to, to_dtype, b * to_batch + h * to_head + s * to_row + d * to_dim, to_dim, size, run);
     }
-    store_run(to, to_dtype, b * to_batch + h * to_head + s * to_row + d * to_dim, to_dim, size, run);
-  }
+  };
+  if (count <= kMostOfShortNumbers)
+    convert(blockIdx.x * blockDim.x + threadIdx.x, gridDim.x * blockDim.x);
+  else
+    convert((long long)blockIdx.x * blockDim.x + threadIdx.x, (long long)gridDim.x * blockDim.x);
   if (largest != nullptr) {
     for (int distance = 16; distance > 0; distance /= 2) {
       const unsigned other = __shfl_xor_sync(0xffffffffu, most, distance);
