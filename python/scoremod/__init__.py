@@ -1,8 +1,9 @@
 """scoremod: attention with a programmable score. `python -m scoremod docs numpy` prints a walk through it."""
 
 from scoremod import cache
-from scoremod.array_call import DropoutState, Offsets
+from scoremod.array_call import DropoutState
 from scoremod.attention import Attention, Gradients, explain, support
+from scoremod.call_spec import Offsets
 from scoremod.errors import BugError, EnvironmentError, Error, InvalidArgumentError, QueueFullError, QueueShutDownError, UnsupportedError
 from scoremod.drawing import draw
 from scoremod.library import load as _load

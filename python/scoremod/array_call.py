@@ -6,17 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from scoremod import library
-from scoremod.arguments import check_names, finite, int32, mapping, uint64
+from scoremod.arguments import check_names, mapping, uint64
+from scoremod.call_spec import CallSpec
 from scoremod.errors import InvalidArgumentError
-
-
-class Offsets(NamedTuple):
-    """Added to the local indices, so that a shard of a larger problem sees true positions."""
-
-    batch: int = 0
-    head: int = 0
-    query: int = 0
-    key: int = 0
 
 
 class DropoutState(NamedTuple):
@@ -29,19 +21,17 @@ class DropoutState(NamedTuple):
 class ArrayCall:
     """One call's structs, and the arrays and texts that they point to, which live as long as this object."""
 
-    def __init__(self, tensors, scale, offsets, dropout, outputs):
-        """outputs: name -> the caller's array of a result, or None, which allocates it."""
+    def __init__(self, tensors, spec: CallSpec, dropout, outputs):
+        """spec: what checked() gave. outputs: name -> the caller's array of a result, or None, which allocates it."""
         self._tensors = tensors
         self._outputs = outputs
         self._kept = []
-        if not isinstance(offsets, (tuple, list)) or len(offsets) > len(Offsets()):
-            raise InvalidArgumentError(f"offsets: expected scoremod.Offsets(batch, head, query, key), found {offsets!r}")
         if not isinstance(dropout, (tuple, list)) or len(dropout) > len(DropoutState()):
             raise InvalidArgumentError(f"dropout: expected scoremod.DropoutState(seed, offset), found {dropout!r}")
         self._options = library.CallOptions(
-            has_scale=scale is not None,
-            scale=0.0 if scale is None else finite(scale, "scale"),
-            **{f"{axis}_offset": int32(value, f"offsets.{axis}") for axis, value in Offsets(*offsets)._asdict().items()},
+            has_scale=spec.scale is not None,
+            scale=0.0 if spec.scale is None else spec.scale,
+            **{f"{axis}_offset": value for axis, value in spec.offsets._asdict().items()},
             **{f"dropout_{part}": uint64(value, f"dropout.{part}") for part, value in DropoutState(*dropout)._asdict().items()},
         )
 

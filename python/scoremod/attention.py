@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoremod import library
-from scoremod.array_call import ArrayCall, DropoutState, Offsets, named_outputs
-from scoremod.arguments import backend_names, compile_options, encode, problem_text, query_options
+from scoremod.array_call import ArrayCall, DropoutState, named_outputs
+from scoremod.arguments import encode, problem_text
+from scoremod.call_spec import NO_OFFSETS, CallSpec, Offsets, check_flags, checked
+from scoremod.compile_spec import CompileSpec, compile_options, query_options
 from scoremod.empty_problems import nonempty_twin, operands_as_given, write_rows_without_keys, write_zeros
 from scoremod.errors import InvalidArgumentError
 from scoremod.signatures import Backends, Memory, NewSizes, Problem
@@ -103,20 +105,29 @@ class Attention:
         disabled_passes: Iterable[str] = (),
         device: int | None = None,
     ) -> None:
-        selection: dict[str, Any] = {"backends": backend_names(backends), "memory": memory, "max_workspace": max_workspace}
-        selection |= {"autotune": autotune, "new_sizes": new_sizes}
-        self._arguments: tuple[Any, ...] = (problem_text(problem), backend, threads, tuple(disabled_passes), device, selection)
-        options = compile_options(*self._arguments[1:5], **selection)
+        self._spec = CompileSpec.of(
+            backend=backend,
+            backends=backends,
+            memory=memory,
+            max_workspace=max_workspace,
+            autotune=autotune,
+            new_sizes=new_sizes,
+            threads=threads,
+            disabled_passes=disabled_passes,
+            device=device,
+        )
+        self._text: str | None = problem_text(problem)
+        options = compile_options(self._spec)
         handle = ctypes.c_void_p()
-        text, empty = nonempty_twin(self._arguments[0])
+        text, empty = nonempty_twin(self._text)
         library.call("scoremod_attention_get", encode(text, "problem"), options, ctypes.byref(handle))
         self._own(handle, empty)
 
     @classmethod
-    def of_handle(cls, handle: ctypes.c_void_p, arguments: tuple[Any, ...]) -> Attention:
-        """The Attention that a handle of the C interface belongs to from now on. arguments: its options, as a copy is compiled with."""
+    def of_handle(cls, handle: ctypes.c_void_p, spec: CompileSpec) -> Attention:
+        """The Attention that a handle of the C interface belongs to from now on. spec: what a copy is compiled with."""
         made = cls.__new__(cls)
-        made._arguments = (None, *arguments)
+        made._text, made._spec = None, spec
         made._own(handle)
         return made
 
@@ -153,8 +164,7 @@ class Attention:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy, or what a pickle is made into, has a handle of its own: two objects must not free one.
-        text, *options = self._arguments
-        return _compile_again, (json.dumps(self._problem) if text is None else text, *options)
+        return _compile_again, (json.dumps(self._problem) if self._text is None else self._text, self._spec)
 
     def __repr__(self) -> str:
         p = self._problem
@@ -209,7 +219,7 @@ class Attention:
         return_max_logit: bool = False,
         return_amax_o: bool = False,
         scale: float | None = None,
-        offsets: Offsets | tuple[int, ...] = Offsets(),
+        offsets: Offsets | tuple[int, ...] = NO_OFFSETS,
         dropout: DropoutState | tuple[int, ...] = DropoutState(),
         out: NDArray[Any] | tuple[NDArray[Any] | None, ...] | None = None,
         workspace: Workspace | None = None,
@@ -258,8 +268,10 @@ class Attention:
 
     def _prepare_forward(self, q, k, v, operands, *, return_lse, return_max_logit, return_amax_o, scale, offsets, dropout, out):
         """The PreparedCall of a forward with these arguments, which are checked."""
+        check_flags(return_lse=return_lse, return_max_logit=return_max_logit, return_amax_o=return_amax_o)
         returned = ["o", *["lse"] * bool(return_lse), *["max_logit"] * bool(return_max_logit), *["amax_o"] * bool(return_amax_o)]
-        call = ArrayCall(self._tensors, scale, offsets, dropout, named_outputs(out, returned))
+        spec = checked(CallSpec(scale=scale, offsets=offsets))  # pyright: ignore[reportArgumentType]  # a tuple becomes Offsets
+        call = ArrayCall(self._tensors, spec, dropout, named_outputs(out, returned))
         args = call.args(library.ForwardArgs, q=q, k=k, v=v)
         specs = operands_as_given(self._operands, operands) if self._empty else self._operands
         args.operands, args.operand_count = call.operands(specs, operands, optional=self._read_by_backward_alone())
@@ -293,7 +305,7 @@ class Attention:
         d_operands: Iterable[str] | None = None,
         return_amax_gradients: bool = False,
         scale: float | None = None,
-        offsets: Offsets | tuple[int, ...] = Offsets(),
+        offsets: Offsets | tuple[int, ...] = NO_OFFSETS,
         dropout: DropoutState | tuple[int, ...] = DropoutState(),
         out: Gradients | None = None,
         workspace: Workspace | None = None,
@@ -340,7 +352,9 @@ class Attention:
         if out is not None and not (isinstance(out, tuple) and len(out) == len(Gradients._fields)):
             raise InvalidArgumentError(f"out: expected scoremod.Gradients(dq, dk, dv, d_operands) of arrays or None, found {type(out).__name__}")
         dq, dk, dv, of_operands = (None,) * 4 if out is None else out
-        call = ArrayCall(self._tensors, scale, offsets, dropout, {"dq": dq, "dk": dk, "dv": dv})
+        check_flags(return_amax_gradients=return_amax_gradients)
+        spec = checked(CallSpec(scale=scale, offsets=offsets))
+        call = ArrayCall(self._tensors, spec, dropout, {"dq": dq, "dk": dk, "dv": dv})
         args = call.args(library.BackwardArgs, q=q, k=k, v=v, o=o, lse=lse, d_o=d_o)
         specs = operands_as_given(self._operands, operands) if self._empty else self._operands
         args.operands, args.operand_count = call.operands(specs, operands)
@@ -412,7 +426,8 @@ def support(
     InvalidArgumentError
         For a wrong problem or option.
     """
-    return _ask("scoremod_support", problem, backend, (), device, backends=backends, memory=memory, level=level, device_properties=device_properties)
+    spec = CompileSpec.of(backend=backend, backends=backends, memory=memory, device=device)
+    return _ask("scoremod_support", problem, query_options(spec, level=level, device_properties=device_properties))
 
 
 def explain(
@@ -445,15 +460,15 @@ def explain(
     InvalidArgumentError
         For a wrong problem or option.
     """
-    return _ask("scoremod_explain", problem, backend, disabled_passes, device, backends=backends, memory=memory, device_properties=device_properties)
+    spec = CompileSpec.of(backend=backend, backends=backends, memory=memory, device=device, disabled_passes=disabled_passes)
+    return _ask("scoremod_explain", problem, query_options(spec, device_properties=device_properties))
 
 
-def _ask(function, problem, backend, disabled_passes, device, **selection):
+def _ask(function, problem, options):
     answer = ctypes.c_void_p()
-    text = encode(problem_text(problem), "problem")
-    library.call(function, text, query_options(backend, disabled_passes, device, **selection), ctypes.byref(answer))
+    library.call(function, encode(problem_text(problem), "problem"), options, ctypes.byref(answer))
     return json.loads(library.take_text(answer))
 
 
-def _compile_again(problem, backend, threads, disabled_passes, device, selection):
-    return Attention(problem, backend=backend, threads=threads, disabled_passes=disabled_passes, device=device, **selection)
+def _compile_again(problem, spec):
+    return Attention(problem, **spec._asdict())

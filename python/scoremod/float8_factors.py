@@ -4,19 +4,22 @@ import numbers
 
 import numpy as np
 
+from scoremod.call_spec import wrong
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.places import FACTORS
 
 # The factors that a call has whose key and value alone are FP8.
 OF_CACHE = FACTORS[1:3]
 _FORMATS = "float8_e4m3fn or float8_e5m2"
+_OUTPUTS = "float32, float16, bfloat16, float8_e4m3fn, float8_e5m2"
 
 
 def check_factors_fit(dtype, given, allowed=()):
-    """Raises InvalidArgumentError for an argument of FP8 tensors beside a query of more bits. given: name -> value, None for none; allowed: names."""
+    """Raises InvalidArgumentError for an argument of FP8 tensors beside a query of more bits. dtype: the query's. given: name -> value, None for none;
+    allowed: names."""
     for name, value in given.items():
         if value is not None and name not in allowed:
-            raise InvalidArgumentError(f"{name}: expected none beside a query of {dtype}, found one; it goes with query, key and value of {_FORMATS}")
+            raise InvalidArgumentError(f"{name}: expected none beside a query of {_plain(dtype)}, found one; it goes with query, key and value of {_FORMATS}")
 
 
 def check_cache_factor(name, value):
@@ -30,14 +33,31 @@ def is_number(name, value):
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         return False
     if not 0 < float(value) <= float(np.finfo(np.float32).max):
-        raise InvalidArgumentError(f"{name}: expected a positive finite number, found {value!r}")
+        raise wrong(name, "a positive number that float32 holds", value, "the stored numbers times it are the tensor's")
     return True
 
 
-def wrong_factor(name, value, kind, heads=None):
-    """The error for a factor that is no number and no tensor of the right size. kind: "tensor" or "array"; heads: of a cache, where each may have one."""
+def wrong_factor(name, value, heads=None):
+    """The error for a factor that is no number and no tensor of the right size. heads: of a cache, where each may have one."""
     sizes = "one element" if heads is None else f"one element, or of one for each of {heads} KV heads"
-    return InvalidArgumentError(f"{name}: expected a positive number or a float {kind} of {sizes}, found {value!r:.100}")
+    return wrong(name, f"a positive number or floats of {sizes}", value, "the stored numbers times it are the tensor's")
+
+
+def wrong_output(value):
+    """The error for an out_dtype that no output has."""
+    return wrong("out_dtype", f"one of {_OUTPUTS}", value, "leave it out for bfloat16")
+
+
+def check_output_factor(scale_o, dtype, is_float8):
+    """Raises InvalidArgumentError unless there is a scale_o for an FP8 output alone. dtype: the output's."""
+    if is_float8 != (scale_o is not None):
+        found = "none" if scale_o is None else "one"
+        raise InvalidArgumentError(f"scale_o: expected one with an FP8 out_dtype and none with another, found {found} with {_plain(dtype)}")
+
+
+def _plain(dtype):
+    """A dtype's name without that of its framework."""
+    return str(dtype).removeprefix("torch.")
 
 
 def needless_page_factor(name, pages, new):

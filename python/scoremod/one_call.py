@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoremod.arguments import finite, mapping
+from scoremod.arguments import mapping
 from scoremod.attention import Attention
+from scoremod.call_spec import checked_scale
 from scoremod.errors import InvalidArgumentError
 from scoremod.signatures import Layout
 from scoremod.tensors import dtype_name, refuse_mask
@@ -92,7 +93,7 @@ def attention(
     }
     # A program that reads the scale has it as a constant.
     if scale is not None and re.search(r"\bqk_scale\b", f"{score_mod} {mask_mod}"):
-        problem["scale"] = finite(scale, "scale")
+        problem["scale"] = checked_scale(scale)
     _check_read(given, score_mod, mask_mod)
     compiled = Attention(problem, backend=backend)
     operand_arrays = {name: array for name, (_, array) in given.items()}

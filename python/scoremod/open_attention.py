@@ -8,11 +8,11 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import addressof, c_int64, c_size_t, c_void_p
-from typing import Any
 
 from scoremod import library
-from scoremod.arguments import backend_names, check_names, compile_options, encode, problem_text
+from scoremod.arguments import check_names, encode, problem_text
 from scoremod.attention import Attention
+from scoremod.compile_spec import CompileSpec, compile_options
 from scoremod.empty_problems import EMPTIABLE
 from scoremod.errors import InvalidArgumentError
 from scoremod.signatures import Backends, Memory, NewSizes, Problem
@@ -54,11 +54,18 @@ class OpenAttention:
         max_workspace: int | None = None,
         new_sizes: NewSizes = None,
     ) -> None:
-        selection: dict[str, Any] = {"backends": backend_names(backends), "memory": memory, "max_workspace": max_workspace, "new_sizes": new_sizes}
-        self._arguments = (backend, threads, tuple(disabled_passes), device, selection)
+        self._spec = CompileSpec.of(
+            backend=backend,
+            backends=backends,
+            memory=memory,
+            max_workspace=max_workspace,
+            new_sizes=new_sizes,
+            threads=threads,
+            disabled_passes=disabled_passes,
+            device=device,
+        )
         self._handle = c_void_p()
-        text = encode(problem_text(problem), "problem")
-        library.call("scoremod_attention_get", text, compile_options(backend, threads, disabled_passes, device, **selection), ctypes.byref(self._handle))
+        library.call("scoremod_attention_get", encode(problem_text(problem), "problem"), compile_options(self._spec), ctypes.byref(self._handle))
         weakref.finalize(self, library.load().scoremod_attention_destroy, self._handle).atexit = False
         self._names = {}  # of operands, as C has them
 
@@ -121,7 +128,7 @@ class OpenAttention:
             numbers += shape
             numbers += own or ()
         prepared = PreparedSizes(self, tuple(strides), [(name, len(shape), own is not None) for name, shape, own in operands])
-        return Attention.of_handle(c_void_p(prepared.at(sizes, numbers)[0]), self._arguments)
+        return Attention.of_handle(c_void_p(prepared.at(sizes, numbers)[0]), self._spec)
 
     def name(self, name: str) -> int:
         """The address of an operand's name, which lives as long as this object."""

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoremod import library
-from scoremod.array_call import DropoutState, Offsets
+from scoremod.array_call import DropoutState
 from scoremod.attention import Attention, Gradients
+from scoremod.call_spec import NO_OFFSETS, Offsets
 from scoremod.errors import BY_STATUS, BugError, Error, InvalidArgumentError
 
 
@@ -126,7 +127,7 @@ class RequestQueue:
         return_max_logit: bool = False,
         return_amax_o: bool = False,
         scale: float | None = None,
-        offsets: Offsets | tuple[int, ...] = Offsets(),
+        offsets: Offsets | tuple[int, ...] = NO_OFFSETS,
         dropout: DropoutState | tuple[int, ...] = DropoutState(),
         out: NDArray[Any] | tuple[NDArray[Any] | None, ...] | None = None,
     ) -> Reply:
@@ -169,7 +170,7 @@ class RequestQueue:
         d_operands: Iterable[str] | None = None,
         return_amax_gradients: bool = False,
         scale: float | None = None,
-        offsets: Offsets | tuple[int, ...] = Offsets(),
+        offsets: Offsets | tuple[int, ...] = NO_OFFSETS,
         dropout: DropoutState | tuple[int, ...] = DropoutState(),
         out: Gradients | None = None,
     ) -> Reply:

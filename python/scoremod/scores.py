@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scoremod.array_call import Offsets
 from scoremod.attention import Attention
+from scoremod.call_spec import Offsets
 from scoremod.errors import InvalidArgumentError
 from scoremod.tensors import refuse_mask
 

@@ -144,7 +144,7 @@ def test_bad_arguments_are_named():
         (lambda: flex_attention(q, k, v, out_dtype=jnp.int8), "out_dtype: expected one of"),
         (lambda: flex_attention(q, k, v, descale_q=0), "descale_q: expected a positive finite number, found 0"),
         (lambda: flex_attention(q, k, v, descale_q=float("nan")), "descale_q: expected a positive finite number"),
-        (lambda: flex_attention(q, k, v, descale_v=jnp.ones(3)), "descale_v: expected a positive number or a float array of one element"),
+        (lambda: flex_attention(q, k, v, descale_v=jnp.ones(3)), "descale_v: expected a positive number or floats of one element"),
         (lambda: flex_attention(q, k, real[2]), "expected query, key and value of one dtype"),
     ]
     for call, message in refused:

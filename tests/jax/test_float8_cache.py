@@ -281,7 +281,7 @@ def test_without_keys():
         ({"scale_dk": 1.0}, "scale_dk: expected none beside a query of bfloat16"),
         ({"out_dtype": jnp.float32}, "out_dtype: expected none beside a query of bfloat16"),
         ({"descale_k": 0.0}, "descale_k: expected a positive finite number, found 0.0"),
-        ({"descale_k": jnp.ones(3)}, "descale_k: expected a positive number or a float array of one element, or of one for each of 2 KV heads"),
+        ({"descale_k": jnp.ones(3)}, "descale_k: expected a positive number or floats of one element, or of one for each of 2 KV heads"),
         ({"descale_k": jnp.ones((2, 1))}, "descale_k: expected a positive number or a float array"),
         ({"descale_k": jnp.ones(2, int)}, "descale_k: expected a positive number or a float array"),
     ],

@@ -27,7 +27,8 @@ import scoremod
 import scoremod.jax as package
 from scoremod.environment import VARIABLES
 from scoremod.jax import attention_primitives, custom_rules, flex_attention, fused_attention, graph_callback, trace
-from scoremod.jax.api import CallOptions, trace_call
+from scoremod.call_spec import CallSpec
+from scoremod.jax.api import trace_call
 from scoremod.jax.graph import Tensor
 
 SEED = int(os.environ.get("SCOREMOD_TEST_SEED", random.SystemRandom().randrange(2**31)))
@@ -67,7 +68,7 @@ def answer_of(question):
 def meaning(score_mod):
     """The call that flex_attention would run, and its operands' numbers. An error is one, too."""
     try:
-        traced = trace_call(Q, K, V, score_mod, None, None, "BSHD", CallOptions(), ())
+        traced = trace_call(Q, K, V, score_mod, None, CallSpec(), None, "BSHD")
         arrays = [np.asarray(source.array()) for source in traced.sources]
         return traced.call, traced.problem, [(str(x.dtype), x.shape, x.tobytes()) for x in arrays]
     except Exception as error:

@@ -203,7 +203,7 @@ def test_what_takes_no_such_fields_goes_the_road_of_arrays(seed, monkeypatch):
     "options, message",
     [
         (dict(max_length=3), "max_length: expected at least the 21 tokens of the longest sequence of q_offsets, found 3"),
-        (dict(max_length=0), "max_length: expected the most tokens that a sequence has, at least 1, found 0"),
+        (dict(max_length=0), "max_length: expected a 32-bit integer of at least 1, found 0; it is the most tokens"),
         (dict(max_length=(24, 32, 1)), "max_length: expected a number, or a pair"),
         (dict(max_length=24.0), "max_length: expected a 32-bit integer"),
         (dict(sink=jnp.zeros(3)), r"sink: expected a float array of shape \(4,\)"),

@@ -19,7 +19,8 @@ from jax import export
 
 import scoremod
 from scoremod.jax import CUSTOM_CALLS, FORWARD, flex_attention, register
-from scoremod.jax.api import CallOptions, trace_call
+from scoremod.call_spec import CallSpec
+from scoremod.jax.api import trace_call
 
 ROOT = Path(__file__).resolve().parents[2]
 Q = dense.random_array(0, (2, 16, 2, 8))
@@ -238,5 +239,5 @@ def test_gradients_are_the_same_bits_each_time():
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_the_problem_says_whether_gradients_must_be_the_same_bits(deterministic):
-    traced = trace_call(Q, Q, Q, None, None, None, "BSHD", CallOptions(deterministic=deterministic), None)
+    traced = trace_call(Q, Q, Q, None, None, CallSpec(deterministic=deterministic), None, "BSHD")
     assert json.loads(traced.problem)["deterministic"] is deterministic

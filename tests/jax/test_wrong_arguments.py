@@ -27,7 +27,7 @@ FLOAT8 = Q.astype(jnp.float8_e5m2)
         (lambda: flex_attention(Q, Q, Q, lengths=(None, None, None)), "lengths: expected an integer array .* or a pair .* found 3"),
         (lambda: flex_attention(Q, Q, Q, sink="a"), "sink: expected a float array of shape .2,., .* found str"),
         (lambda: flex_attention(Q, Q, Q, sink=True), "sink: expected a float array of shape .2,., .* found bool of shape"),
-        (lambda: flex_attention(Q, Q, Q, scale=True), "scale: expected a finite number or a scalar float array, found True"),
+        (lambda: flex_attention(Q, Q, Q, scale=True), "scale: expected a finite number that float32 holds, found True"),
         (lambda: flex_attention(FLOAT8, FLOAT8, FLOAT8, out_dtype="junk"), "out_dtype: expected one of float32, .*, found 'junk'"),
     ],
 )

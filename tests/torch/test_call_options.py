@@ -1,30 +1,58 @@
 """Options of a call as they are given, eagerly and within a graph."""
 
-import pytest
+import torch
 
-import scoremod
-from scoremod import Offsets
-from scoremod.torch.call_options import NO_OFFSETS, CallSpec, options_of
+from scoremod.call_spec import NO_OFFSETS, CallSpec, Offsets
+from scoremod.torch.call_options import options_of
 
-EACH_FIELD = CallSpec(0.3, ("gemm",), True, Offsets(1, 2, 3, 4), "serve", False, 0.1, True, "ragged", (5, None), True, "e4m3", True, 4, "e5m2")
-
-
-def test_a_graph_hands_back_what_was_given():
-    assert all(given != default for given, default in zip(EACH_FIELD._replace(q_start=True), CallSpec()))
-    for spec in (EACH_FIELD, EACH_FIELD._replace(q_start=True, offsets=Offsets()), CallSpec()):
-        assert CallSpec.of_graph(spec.in_graph()) == spec
-    assert CallSpec.of_graph(CallSpec().in_graph()).offsets is NO_OFFSETS
+EACH_FIELD = CallSpec(
+    scale=0.3,
+    backends=("gemm",),
+    deterministic=True,
+    offsets=Offsets(1, 2, 3, 4),
+    new_sizes="serve",
+    dropout=0.1,
+    with_max=True,
+    place="ragged",
+    longest=(5, None),
+    sink=True,
+    dtype_o="e4m3",
+    amax_o=True,
+    factors=4,
+    dtype_kv="e5m2",
+)
 
 
 def test_a_call_has_each_of_its_options():
     call = options_of(EACH_FIELD)
-    for name in ("place", "longest", "sink", "dtype_o", "amax_o", "factors", "dtype_kv", "new_sizes", "offsets", "scale", "deterministic"):
+    for name in (
+        "place",
+        "longest",
+        "sink",
+        "dtype_o",
+        "amax_o",
+        "factors",
+        "dtype_kv",
+        "new_sizes",
+        "offsets",
+        "scale",
+        "deterministic",
+        "backends",
+        "dropout",
+    ):
         assert getattr(call, name) == getattr(EACH_FIELD, name)
-    assert (call.backends, call.dropout, call.max_scores) == (("gemm",), 0.1, True)
+    assert call.max_scores
 
 
-def test_options_that_make_no_sense_are_refused():
-    with pytest.raises(scoremod.InvalidArgumentError, match="dropout_p: expected a number from 0 to below 1"):
-        options_of(CallSpec(dropout_p=1.0))
-    with pytest.raises(scoremod.InvalidArgumentError, match="scale: expected a number, found 'large'"):
-        options_of(CallSpec(scale="large"))
+def test_pytorch_decides_whether_gradients_are_deterministic_where_the_call_does_not(monkeypatch):
+    for answer in (False, True):
+        monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda answer=answer: answer)
+        for spec in (CallSpec(), CallSpec(scale=2.0)):
+            assert options_of(spec).deterministic is answer
+            assert options_of(spec._replace(deterministic=not answer)).deterministic is not answer
+
+
+def test_offsets_that_are_not_given_stay_none_by_identity():
+    for spec in (CallSpec(), CallSpec(scale=2.0)):
+        assert options_of(spec).offsets is NO_OFFSETS
+        assert options_of(spec._replace(offsets=Offsets())).offsets is not NO_OFFSETS

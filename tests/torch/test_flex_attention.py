@@ -218,7 +218,7 @@ def test_wrong_arguments_are_refused(random):
         fused(q, k, v, None, None, sink=torch.ones(4, device="meta"))
     with pytest.raises(scoremod.UnsupportedError, match="query: expected a dense tensor, found a nested one"):
         fused(torch.nested.nested_tensor([q[0], q[1]], layout=torch.jagged), k, v, None, None)
-    with pytest.raises(scoremod.InvalidArgumentError, match="scale: expected a number"):
+    with pytest.raises(scoremod.InvalidArgumentError, match="scale: expected a finite number that float32 holds, found Tensor of shape"):
         fused(q, k, v, None, None, scale=torch.ones(()))
 
 

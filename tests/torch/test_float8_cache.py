@@ -109,10 +109,10 @@ def test_explain_names_the_dtype(random):
     [
         ({"descale_k": None}, "descale_k: expected the factor of an FP8 key and value under a wider query, found none"),
         ({"descale_v": None}, "descale_v: expected the factor"),
-        ({"descale_q": 1.0}, "descale_q: expected none beside a query of torch.bfloat16"),
-        ({"scale_o": 1.0}, "scale_o: expected none beside a query of torch.bfloat16"),
+        ({"descale_q": 1.0}, "descale_q: expected none beside a query of bfloat16"),
+        ({"scale_o": 1.0}, "scale_o: expected none beside a query of bfloat16"),
         ({"descale_k": 0.0}, "descale_k: expected a positive finite number, found 0.0"),
-        ({"descale_k": torch.ones(3)}, "descale_k: expected a positive number or a float tensor of one element, or of one for each of 2 KV heads"),
+        ({"descale_k": torch.ones(3)}, "descale_k: expected a positive number or floats of one element, or of one for each of 2 KV heads"),
         ({"descale_k": torch.ones(2, dtype=torch.int32)}, "descale_k: expected a positive number or a float tensor"),
         ({"descale_v": torch.tensor([1.0, -1.0])}, "'descale_v': expected a positive finite factor, found -1"),
         ({"descale_v": torch.ones(2, device="meta")}, "descale_v: expected a tensor on cpu, where query is, found one on meta"),

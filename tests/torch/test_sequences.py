@@ -338,7 +338,7 @@ def test_explain_names_the_fields(random):
     ("options", "message"),
     [
         ({"max_length": 3}, "max_length: expected at least the 21 tokens of the longest sequence of q_offsets, found 3"),
-        ({"max_length": 0}, "max_length: expected the most tokens that a sequence has, at least 1, found 0"),
+        ({"max_length": 0}, "max_length: expected a 32-bit integer of at least 1, found 0; it is the most tokens"),
         ({"max_length": (24, 32, 1)}, "max_length: expected a number, or a pair"),
         ({"max_length": 24.0}, "max_length: expected a 32-bit integer"),
         ({"sink": torch.zeros(3)}, r"sink: expected a float tensor of shape \(4,\)"),

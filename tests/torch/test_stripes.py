@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import scoremod
 from scoremod.shard_distance import DUAL_CHUNK_SWAP, chunks_of
 from scoremod.torch import api, context_parallel_attention, flex_attention, stripe, unstripe
-from scoremod.torch.call_options import CallSpec
+from scoremod.call_spec import CallSpec
 from scoremod.torch.call import call_of
 from scoremod.torch.stripes import Step, Stripes
 

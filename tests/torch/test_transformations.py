@@ -7,9 +7,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import scoremod
-from scoremod.attention import Offsets
 from scoremod.torch import flex_attention
-from scoremod.torch.call_options import CallSpec, options_of
+from scoremod.call_spec import CallSpec, Offsets
+from scoremod.torch.call_options import options_of
 from scoremod.torch.captures import Extents
 from scoremod.torch.trace import trace
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from scoremod.arguments import refuse_arrays
+from scoremod.call_spec import CallSpec, check_flags, checked, wrong
 from scoremod.changing_constants import warn_of_changing_constants
-from scoremod.environment import settings
-from scoremod.errors import InvalidArgumentError, UnsupportedError, WrongTypeError
+from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.jax.arrays import tensors
 from scoremod.jax.layout_hint import warn_of_heads_before_positions
 from scoremod.jax.call import Call, TracedCall, dtype_of, problem_text, split_scale
 from scoremod.jax.differentiate import attend
-from scoremod.jax.dropout import call_keys, checked_rate
+from scoremod.jax.dropout import call_keys, with_float32_rate
 from scoremod.jax.explicit_axes import attend_on_shards, explicit_axes
 from scoremod.jax.fallbacks import warn_of_xla
 from scoremod.jax.lengths_and_sinks import bounded, checked_lengths, checked_sink, with_sink
@@ -28,7 +27,7 @@ from scoremod.jax.open_sizes import check_numbers, check_open, comparable, is_op
 from scoremod.jax.operands import Computed
 from scoremod.jax.own_fields import bound_arrays, takes_own_fields, trace_own_fields
 from scoremod.jax.query_starts import started
-from scoremod.jax.selection import WAY_OUT, XLA, check_runs, memory_of, platform_of, selection_of
+from scoremod.jax.selection import ON_XLA, WAY_OUT, check_fallback, check_runs, chosen_backends, memory_of, platform_of
 from scoremod.jax.sequences import MixedBatch, Pages, Sequences
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
@@ -178,16 +177,14 @@ def flex_attention(
     """
     if unknown:
         refuse("flex_attention", unknown, arguments_of(flex_attention), ELSEWHERE)
-    refuse_arrays("True or False", return_lse=return_lse, return_max_logit=return_max_logit, return_amax_o=return_amax_o, deterministic=deterministic)
-    refuse_arrays("a text", layout=layout, backend=backend, fallback=fallback)
+    check_flags(return_lse=return_lse, return_max_logit=return_max_logit, return_amax_o=return_amax_o, deterministic=deterministic)
     query, key, value = tensors(query, key, value)
     if layout is None:
         layout = "BSHD"
         warn_of_heads_before_positions(query, key, 2)
     if not isinstance(layout, str):
-        raise WrongTypeError(f"layout: expected a text, {', '.join(LAYOUTS)} or THD, found {layout!r:.100}")
-    if fallback not in (None, XLA):
-        raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
+        raise wrong("layout", f"a text, {', '.join(LAYOUTS)} or THD", layout, is_type=True)
+    check_fallback(fallback)
     placed = placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length)
     mask_mod, q_start = named(mask_mod, q_start)
     if q_start is not None:
@@ -201,15 +198,29 @@ def flex_attention(
         raise UnsupportedError(
             "sink: expected no scale_o and no return_amax_o beside it, found one: they apply to the output before the sink does. Scale the output afterwards"
         )
-    rate = checked_rate(dropout_rate)
     keys = functools.partial(call_keys, dropout_key)
-    options = CallOptions(bool(deterministic), rate, bool(return_max_logit), dtype_o, bool(return_amax_o), *counts(factors, dtype_kv), dtype_kv)
-    chosen = (scale, layout, options, keys, selection_of(backend, backends, new_sizes))
+    of_call, of_gradients = counts(factors, dtype_kv)
+    number, array = split_scale(scale)
+    given = CallSpec(
+        scale=number,
+        backends=chosen_backends(backend, backends),
+        deterministic=deterministic,
+        new_sizes=new_sizes,
+        dropout=dropout_rate,
+        with_max=return_max_logit,
+        sink=sink is not None,
+        dtype_o=dtype_o,
+        amax_o=return_amax_o,
+        factors=of_call,
+        gradient_factors=of_gradients,
+        dtype_kv=dtype_kv,
+    )
+    spec = with_float32_rate(checked(given))
     results: tuple[Any, ...] | None = None
     if (placed is not None or sink is not None) and not (factors and dtype_kv is None):
-        results = _in_own_fields(query, key, value, score_mod, mask_mod, *chosen, placed, lengths, sink, bool(return_lse), fallback, factors)
+        results = _in_own_fields(query, key, value, score_mod, mask_mod, spec, array, layout, keys, placed, lengths, sink, bool(return_lse), fallback, factors)
     if results is None:
-        results = _in_arrays(query, key, value, score_mod, mask_mod, *chosen, placed, lengths, sink, bool(return_lse), fallback, factors)
+        results = _in_arrays(query, key, value, score_mod, mask_mod, spec, array, layout, keys, placed, lengths, sink, bool(return_lse), fallback, factors)
     return results if len(results) > 1 else results[0]  # pyright: ignore[reportGeneralTypeIssues]
 
 
@@ -252,19 +263,18 @@ def _placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, len
     return Sequences(query, key, value, q_offsets, kv_offsets, layout, max_length)
 
 
-def _in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, keys, selection, placed, lengths, sink, return_lse, fallback, factors):
+def _in_own_fields(query, key, value, score_mod, mask_mod, spec, scale, layout, keys, placed, lengths, sink, return_lse, fallback, factors):
     """The results, in a tuple, on a backend that takes the problem's own fields; None where none does. Called by flex_attention, to whose caller
     warnings point."""
-    if selection is None:
+    if spec.backends == ON_XLA:
         return None
-    mods = (score_mod, mask_mod)
-    traced = traced_in_own_fields(query, key, value, *mods, scale, layout, options, selection, placed, lengths, sink)
+    traced = traced_in_own_fields(query, key, value, score_mod, mask_mod, spec, scale, layout, placed, lengths, sink)
     if traced is None:
         return None
     platform = platform_of(query, key, value)
     if fallback is not None:
         try:
-            check_runs(traced.problem, selection, platform, traced.has_open_sizes, backward=traced.call.has_backward)
+            check_runs(traced.problem, traced.call, platform, traced.has_open_sizes, backward=traced.call.has_backward)
         except UnsupportedError:
             return None
     warn_of_finite_masks(traced.call.program, traced.sources, memory_of(platform), 3)
@@ -275,8 +285,9 @@ def _in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, option
     return result if isinstance(result, tuple) else (result,)
 
 
-def traced_in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, selection, placed, lengths, sink):
-    """The TracedCall that a backend runs with the problem's own fields; None where none does. query, key and value may be shapes."""
+def traced_in_own_fields(query, key, value, score_mod, mask_mod, spec, scale, layout, placed, lengths, sink):
+    """The TracedCall that a backend runs with the problem's own fields; None where none does. query, key and value may be shapes. scale: an array
+    or None."""
     unlike_pages = placed is not None and placed.place() is None
     if 0 in (*query.shape, *key.shape, *value.shape) or unlike_pages or is_float8(query):
         return None
@@ -284,7 +295,7 @@ def traced_in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, 
     try:
         dtype_of(query, key, value, float8=True)
         memory = memory_of(platform_of(query, key, value))
-        traced = trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, selection, placed, sink)
+        traced = trace_own_fields(query, key, value, score_mod, mask_mod, spec, scale, layout, placed, sink)
     except UnsupportedError:
         return None
     return traced if takes_own_fields(traced, memory) else None
@@ -305,37 +316,37 @@ def functions_without_fields(score_mod, mask_mod, query, layout, placed, lengths
     return score_mod, mask_mod, layout
 
 
-def _in_arrays(query, key, value, score_mod, mask_mod, scale, layout, options, keys, selection, placed, lengths, sink, return_lse, fallback, factors):
+def _in_arrays(query, key, value, score_mod, mask_mod, spec, scale, layout, keys, placed, lengths, sink, return_lse, fallback, factors):
     """The results, in a tuple, of tensors that no field of the problem describes: pages are gathered, sequences become one, and a sink is
     applied to the output. flex_attention calls it directly, so that warnings point to its caller."""
     sequences = placed if isinstance(placed, Sequences) else None
     score_mod, mask_mod, layout = functions_without_fields(score_mod, mask_mod, query, layout, placed, lengths)
     query, key, value = tensors_without_fields(query, key, value, placed)
     sizes = sizes_of(layout, query, key, value, may_be_empty=True)
-    dropout = [keys(jnp.arange(sizes.batch, dtype=jnp.int32))] if options.dropout else []
+    dropout = [keys(jnp.arange(sizes.batch, dtype=jnp.int32))] if spec.dropout else []
     if sequences is not None and dropout:
-        if selection is not None:
+        if spec.backends != ON_XLA:
             reason = "dropout_rate: expected a backend that takes q_offsets as they are, whose positions decide what is dropped, found none among those for this call"
             if fallback is None:
                 raise UnsupportedError(f"{reason}; {WAY_OUT}")
             warn_of_xla(reason, 3)
-        selection = None
+        spec = spec._replace(backends=ON_XLA)
         (of_query, position), (_, of_key) = sequences.tokens_places()
         dropout = [of_query, position, of_key, *dropout]
     with_lse = return_lse or sink is not None
     if 0 in sizes:
-        result = _of_nothing(query, sizes, with_lse, options)
+        result = _of_nothing(query, sizes, with_lse, spec)
     else:
-        result = _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, options, dropout + factors, selection, fallback)
+        result = _attention(query, key, value, score_mod, mask_mod, spec, scale, layout, with_lse, dropout + factors, fallback)
     o, *rows = result if isinstance(result, tuple) else (result,)
-    amax_o = rows.pop() if options.amax_o else None
-    largest = rows.pop() if options.max_logit else None
+    amax_o = rows.pop() if spec.amax_o else None
+    largest = rows.pop() if spec.with_max else None
     lse = rows[0] if with_lse else None
     if sink is not None:
         o, lse = with_sink(o, lse, checked_sink(sink, sizes.heads_q), layout)
     if sequences is not None:
         o, lse, largest = o[0], *(each if each is None else each[0].T for each in (lse, largest))  # pyright: ignore[reportIndexIssue]
-    return (o, *[lse] * return_lse, *[largest] * options.max_logit, *[amax_o] * options.amax_o)
+    return (o, *[lse] * return_lse, *[largest] * spec.with_max, *[amax_o] * spec.amax_o)
 
 
 def _bounded(mask_mod, placed, lengths, query, layout, keys_too=True):
@@ -348,16 +359,16 @@ def _bounded(mask_mod, placed, lengths, query, layout, keys_too=True):
     return bounded(mask_mod, lengths, query.shape[layout.index("B")] if placed is None else placed.batch)
 
 
-def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, options, keys, selection, fallback):
+def _attention(query, key, value, score_mod, mask_mod, spec, scale, layout, with_lse, keys, fallback):
     """The output, or (output, lse, largest scores and magnitude) as far as they are wanted, of checked arguments; called by flex_attention, to whose caller warnings point."""
-    if selection is not None:
+    if spec.backends != ON_XLA:
         try:
             dtype_of(query, key, value, float8=True)
-            traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, selection)
+            traced = trace_call(query, key, value, score_mod, mask_mod, spec, scale, layout)
             platform = platform_of(query, key, value)
             memory = memory_of(platform)
             if fallback is not None:  # otherwise what is refused raises where XLA compiles it, and nothing is compiled before
-                check_runs(traced.problem, selection, platform, traced.has_open_sizes)
+                check_runs(traced.problem, traced.call, platform, traced.has_open_sizes)
         except UnsupportedError as error:
             if fallback is None:
                 raise
@@ -367,14 +378,15 @@ def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, 
             warn_of_large_operands(_computed_by_xla(traced), "XLA", 4)
             warn_of_changing_constants(traced.call.program, "jnp.asarray(x)", 4)
             return _run(traced.call, query, key, value, [source.array() for source in traced.sources] + keys, with_lse)
-    if options.factors:
+    if spec.factors:
         raise UnsupportedError(
             f"expected query, key and value of 16 bits or more on XLA, found {key.dtype}; convert them with .astype(jnp.bfloat16), or use another backend"
         )
     dtype_of(query, key, value, on_xla=True)
     with comparable():
-        o, lse, largest = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout, dropout=(options.dropout, keys))
-    return (o, *[lse] * with_lse, *[largest] * options.max_logit) if with_lse or options.max_logit else o
+        scale = spec.scale if scale is None else scale
+        o, lse, largest = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout, dropout=(spec.dropout, keys))
+    return (o, *[lse] * with_lse, *[largest] * spec.with_max) if with_lse or spec.with_max else o
 
 
 def _run(call, query, key, value, operands, with_lse):
@@ -392,11 +404,11 @@ def _computed_by_xla(traced):
     return [(decl.axes, shape.shape, shape.size * shape.dtype.itemsize) for decl, _, shape in known]
 
 
-def _of_nothing(query, sizes, with_lse, options):
+def _of_nothing(query, sizes, with_lse, spec):
     """The results of _attention() without queries or without keys, so that no row has a key."""
-    o = jnp.zeros((*query.shape[:-1], sizes.dim_v), output_dtype(options, query))
+    o = jnp.zeros((*query.shape[:-1], sizes.dim_v), output_dtype(spec, query))
     rows = jnp.full((sizes.batch, sizes.heads_q, sizes.seq_q), -jnp.inf, query.dtype if query.dtype == jnp.float64 else jnp.float32)
-    return (o, *[rows] * (with_lse + options.max_logit), *[jnp.float32(0)] * options.amax_o)
+    return (o, *[rows] * (with_lse + spec.with_max), *[jnp.float32(0)] * spec.amax_o)
 
 
 # Arguments of other attention functions -> what takes their place here.
@@ -426,27 +438,13 @@ ELSEWHERE = {
 }
 
 
-class CallOptions(NamedTuple):
-    """The options of a call beside its functions."""
-
-    deterministic: bool = False
-    dropout: float = 0.0
-    max_logit: bool = False
-    dtype_o: str | None = None
-    amax_o: bool = False
-    factors: int = 0
-    gradient_factors: int = 0
-    dtype_kv: str | None = None
-
-
-def trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, selection):
-    """The TracedCall of flex_attention's arguments. query, key and value may be shapes."""
-    number, array = split_scale(scale)
+def trace_call(query, key, value, score_mod, mask_mod, spec, scale, layout):
+    """The TracedCall of flex_attention's arguments. query, key and value may be shapes. scale: an array or None."""
     sizes = sizes_of(layout, query, key, value)
     check_open(sizes)
     with comparable():
-        program, sources = trace(score_mod, mask_mod, sizes.axes(), array, like=(query, key, value))
+        program, sources = trace(score_mod, mask_mod, sizes.axes(), scale, like=(query, key, value))
         operands = [jax.eval_shape(source.array) for source in sources]
-    call = Call(program, layout, number, selection, **options._asdict(), environment=settings())
+    call = Call.of(program, layout, spec)
     problem = problem_text(call, query, key, value, operands, backward=False, stats=True)
     return TracedCall(call, sources, operands, problem, is_open(query, key, value, *operands))

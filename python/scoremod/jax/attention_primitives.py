@@ -79,7 +79,7 @@ def _lower(target, platform, context, arguments, call, problem, **attributes):
     ffi.register()
     if is_open(*context.avals_in):
         # How much scratch memory a call needs follows from its sizes: it allocates that itself.
-        check_runs(problem, call.selection, platform, True, backward=target == ffi.BACKWARD)
+        check_runs(problem, call, platform, True, backward=target == ffi.BACKWARD)
         target, needed = ffi.ANY_SIZE[target], 0
     else:
         needed = _workspace_bytes(target, platform, call, problem)
@@ -87,9 +87,9 @@ def _lower(target, platform, context, arguments, call, problem, **attributes):
     scratch = jax.core.ShapedArray((needed + _ALIGNMENT,), jnp.uint8)
     if call.scale is not None:
         attributes["scale"] = np.float32(call.scale)
-    if call.selection.new_sizes is not None:
-        attributes["new_sizes"] = call.selection.new_sizes
-    attributes["backends"] = ",".join(call.selection.backends)
+    if call.new_sizes is not None:
+        attributes["new_sizes"] = call.new_sizes
+    attributes["backends"] = ",".join(call.backends)
     context = context.replace(avals_out=[*context.avals_out, scratch])
     return jax.ffi.ffi_lowering(target)(context, *arguments, problem=problem, **attributes)[:-1]
 
@@ -98,7 +98,7 @@ def _workspace_bytes(target, platform, call, problem):
     device = device_of(platform)
     if device is not None:
         ffi.use_device(device)
-    attention = compiled(problem, call.selection, platform, backward=target == ffi.BACKWARD)
+    attention = compiled(problem, call, platform, backward=target == ffi.BACKWARD)
     return attention.backward_workspace_bytes if target == ffi.BACKWARD else attention.forward_workspace_bytes
 
 

@@ -1,17 +1,16 @@
 """One attention call as a plain value, and its problem as JSON."""
 
-import numbers
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scoremod.arguments import finite_scale
+from scoremod.call_spec import CallSpec, checked_scale, wrong_scale
+from scoremod.environment import settings
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.float8_factors import OF_CACHE, wrong_dtypes
 from scoremod.jax.open_sizes import known
-from scoremod.jax.selection import Selection
 from scoremod.places import FACTORS, Paged, Ragged, RaggedPaged, pages_layout
 from scoremod.problem import OperandTensor, problem_json
 from scoremod.program import Program
@@ -40,8 +39,9 @@ class Call(NamedTuple):
     program: Program
     layout: str
     scale: float | None
-    selection: Selection  # of who may run it
-    deterministic: bool
+    backends: tuple[str, ...] = ()  # who may run it; without a name the choice is open
+    new_sizes: str | None = None
+    deterministic: bool = False
     dropout: float = 0.0  # the last array of the call is then its keys (scoremod.jax.dropout)
     max_logit: bool = False  # whether the forward's last result is each row's largest score
     given_deltas: bool = False  # whether a backward's o and lse are not, or not only, those of its own forward
@@ -56,6 +56,27 @@ class Call(NamedTuple):
     dtype_kv: str | None = None  # of an FP8 KV cache under a query of more bits
     # scoremod.environment.settings(): JAX keeps what it compiles by equal calls, and what is compiled depends on them.
     environment: tuple = ()
+
+    @classmethod
+    def of(cls, program, layout, spec: CallSpec, **others):
+        """The Call of a program with these options, as scoremod.call_spec.checked() gives them, and fields that they don't have."""
+        return cls(
+            program,
+            layout,
+            spec.scale,
+            backends=tuple(spec.backends or ()),
+            new_sizes=spec.new_sizes,
+            deterministic=bool(spec.deterministic),
+            dropout=spec.dropout,
+            max_logit=spec.with_max,
+            dtype_o=spec.dtype_o,
+            amax_o=spec.amax_o,
+            factors=spec.factors,
+            gradient_factors=spec.gradient_factors,
+            dtype_kv=spec.dtype_kv,
+            environment=settings(),
+            **others,
+        )
 
     @property
     def is_ragged(self):
@@ -145,13 +166,11 @@ def dtype_of(q, k, v, *, on_xla=False, float8=False):
 
 
 def split_scale(scale):
-    """(number, array): the factor of Q K^T as part of the problem, or as an operand."""
-    if scale is None:
-        return None, None
-    if isinstance(scale, numbers.Real) and not isinstance(scale, bool):
-        return finite_scale(scale), None
-    if not isinstance(scale, (jax.Array, np.ndarray)) or scale.shape != () or not jnp.issubdtype(scale.dtype, jnp.floating):
-        raise InvalidArgumentError(f"scale: expected a finite number or a scalar float array, found {scale!r}")
+    """(number, array): the factor of Q K^T as part of the problem, or as an operand. A scalar array is one."""
+    if not isinstance(scale, (jax.Array, np.ndarray)):
+        return None if scale is None else checked_scale(scale), None
+    if scale.shape != () or not jnp.issubdtype(scale.dtype, jnp.floating):
+        raise wrong_scale(scale)
     return 1.0, jnp.asarray(scale, jnp.float32)
 
 

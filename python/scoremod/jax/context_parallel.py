@@ -17,15 +17,15 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from scoremod.call_spec import CallSpec, checked
 from scoremod.callback_arguments import AtLeast
-from scoremod.environment import settings
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.jax.arrays import tensors
 from scoremod.jax.call import Call, dtype_of, problem_text, split_scale
 from scoremod.jax.differentiate import attend
 from scoremod.jax.deals import Deal, OfArrays, OfNodes, stripe, unstripe
-from scoremod.jax.dropout import PLACED_WORDS, WHOLE, at_places, call_keys, checked_rate
+from scoremod.jax.dropout import PLACED_WORDS, WHOLE, at_places, call_keys, with_float32_rate
 from scoremod.jax.kept_programs import warn_of_kept_programs
 from scoremod.jax.fallbacks import warn_of_xla
 from scoremod.jax.lengths_and_sinks import bounded, checked_sink, with_sink
@@ -35,7 +35,7 @@ from scoremod.jax.reverse_mode import reverse_mode_only
 from scoremod.jax.ring import Ring, ring_attention
 from scoremod.jax.open_sizes import check_numbers
 from scoremod.jax.sequences import Sequences
-from scoremod.jax.selection import XLA, compiled, memory_of, platform_of, selection_of
+from scoremod.jax.selection import ON_XLA, check_fallback, chosen_backends, compiled, memory_of, platform_of
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
 from scoremod.program import AXES
@@ -119,8 +119,7 @@ def context_parallel_attention(
     """
     if strategy not in STRATEGIES:
         raise InvalidArgumentError(f"strategy: expected one of {', '.join(STRATEGIES)}, found {strategy!r}")
-    if fallback not in (None, XLA):
-        raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
+    check_fallback(fallback)
     query, key, value = tensors(query, key, value)
     check_numbers("context_parallel_attention", query, key, value)
     shards = _shards_over(axis_name)
@@ -140,11 +139,13 @@ def context_parallel_attention(
         score_mod, mask_mod = sequences.score_mod(score_mod), sequences.mask_mod(mask_mod)
     if sink is not None:
         sink = checked_sink(sink, sizes.heads_q)
-    rate = checked_rate(dropout_rate)
-    dropout = [call_keys(dropout_key, jnp.arange(sizes.batch, dtype=jnp.int32))] if rate else []
-    selection = selection_of(backend, backends, new_sizes)
-    chosen = (selection, strategy, fallback, axis_name)
-    results = _attention(query, key, value, score_mod, mask_mod, deal, sizes, scale, layout, rate, dropout, sink, bool(return_lse), *chosen)
+    number, array = split_scale(scale)
+    given = CallSpec(scale=number, backends=chosen_backends(backend, backends), new_sizes=new_sizes, dropout=dropout_rate)
+    spec = with_float32_rate(checked(given))
+    dropout = [call_keys(dropout_key, jnp.arange(sizes.batch, dtype=jnp.int32))] if spec.dropout else []
+    results = _attention(
+        query, key, value, score_mod, mask_mod, deal, sizes, spec, array, layout, dropout, sink, bool(return_lse), strategy, fallback, axis_name
+    )
     if sequences is None:
         return results
     return (results[0][0], results[1][0].T) if return_lse else results[0]
@@ -165,15 +166,15 @@ def _sequences(query, key, value, q_offsets, kv_offsets, layout, shards, dropout
     return Sequences(query, key, value, q_offsets, kv_offsets, layout)
 
 
-def _attention(query, key, value, score_mod, mask_mod, deal, sizes, scale, layout, rate, dropout, sink, return_lse, selection, strategy, fallback, axis_name):
+def _attention(query, key, value, score_mod, mask_mod, deal, sizes, spec, scale, layout, dropout, sink, return_lse, strategy, fallback, axis_name):
     """The output of dense arrays, or (output, LSE); called by context_parallel_attention, to whose caller warnings point."""
     with_lse = return_lse or sink is not None
     shard = lax.axis_index(axis_name).astype(jnp.int32)
     gather = functools.partial(deal.gathered, axis_name=axis_name, axis=layout.index("S"))
-    if selection is not None:
+    if spec.backends != ON_XLA:
         try:
             dtype_of(query, key, value)
-            part = _traced(score_mod, mask_mod, (query, key, value), deal, strategy, scale, layout, sizes, rate, selection, axis_name)
+            part = _traced(score_mod, mask_mod, (query, key, value), deal, strategy, spec, scale, layout, sizes, axis_name)
             platform = platform_of(query, key, value)
             memory = memory_of(platform)
             if fallback is not None:
@@ -209,7 +210,8 @@ def _attention(query, key, value, score_mod, mask_mod, deal, sizes, scale, layou
         of_keys = jnp.arange(deal.keys * deal.shards, dtype=jnp.int32)
         dropout = [jnp.zeros_like(queries), deal.position(OfArrays, deal.queries, shard, queries), of_keys, *dropout]
     query, key, value, _ = vary_alike([query, gather(key), gather(value), shard])
-    o, lse, _ = xla_attention(query, key, value, *functions, scale=scale, layout=layout, dropout=(rate, dropout))
+    scale = spec.scale if scale is None else scale
+    o, lse, _ = xla_attention(query, key, value, *functions, scale=scale, layout=layout, dropout=(spec.dropout, dropout))
     return _with_sink(o, lse, sink, layout, return_lse)
 
 
@@ -229,7 +231,7 @@ def _check_captured(score_mod, mask_mod, arrays, deal, scale, layout, sizes, axi
     if arrays[0].dtype == jnp.float64:
         return
     try:
-        _traced(score_mod, mask_mod, arrays, deal, ALL_GATHER, scale, layout, sizes, 0.0, (), axis_name)
+        _traced(score_mod, mask_mod, arrays, deal, ALL_GATHER, CallSpec(), scale, layout, sizes, axis_name)
     except UnsupportedError:
         pass
 
@@ -272,13 +274,13 @@ class _Traced(NamedTuple):
         parts = [(self.call, range(len(arrays)))] if self.ring is None else [part for part in self.ring.parts if part.call is not None]
         for call, order in parts:
             problem = problem_text(call, query, key, value, [*(arrays[i] for i in order), *keys], backward=False, stats=True)
-            compiled(problem, call.selection, platform)
+            compiled(problem, call, platform)
 
 
 _INDEX = jax.ShapeDtypeStruct((), jnp.int32)
 
 
-def _traced(score_mod, mask_mod, arrays, deal, strategy, scale, layout, sizes, rate, selection, axis_name):
+def _traced(score_mod, mask_mod, arrays, deal, strategy, spec, scale, layout, sizes, axis_name):
     dealt = deal.of_chunks() if strategy == RING else deal  # a ring's parts are of two chunks
 
     def query_position(tracer, local):
@@ -288,11 +290,10 @@ def _traced(score_mod, mask_mod, arrays, deal, strategy, scale, layout, sizes, r
         shard, distance = (tracer.operands.call_value(_Shard(of)) for of in ("queries", "distance"))
         return dealt.position(OfNodes(tracer.builder), dealt.keys, tracer.builder.op("sub", shard, distance), local)
 
-    number, array = split_scale(scale)
     alone = deal.shards == 1  # whose local indices are positions: the call is flex_attention's
     positions = {} if alone else {"q_idx": query_position} | ({} if strategy == ALL_GATHER else {"kv_idx": key_position})
-    program, sources = trace(score_mod, mask_mod, deal.whole(sizes), array, positions, like=arrays)
-    call = Call(program, layout, number, selection, False, rate, dropout_places=rate > 0 and not alone, environment=settings())
+    program, sources = trace(score_mod, mask_mod, deal.whole(sizes), scale, positions, like=arrays)
+    call = Call.of(program, layout, spec, dropout_places=spec.dropout > 0 and not alone)
     if alone or strategy == ALL_GATHER:
         return _Traced(call, sources, None, deal)
     places = (next((i for i, source in enumerate(sources) if source == _Shard(of)), None) for of in ("queries", "distance"))

@@ -10,7 +10,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from scoremod.drawing import picture
-from scoremod.jax.api import CallOptions, trace_call
+from scoremod.call_spec import CallSpec
+from scoremod.jax.api import trace_call
+from scoremod.jax.call import split_scale
 from scoremod.jax.operands import called
 from scoremod.program import operand_name
 from scoremod.signatures import Layout, Modifier
@@ -51,7 +53,8 @@ def draw(
     InvalidArgumentError
         For what flex_attention or scoremod.draw refuses.
     """
-    traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, CallOptions(), ())
+    number, array = split_scale(scale)
+    traced = trace_call(query, key, value, score_mod, mask_mod, CallSpec(scale=number), array, layout)
     problem = json.loads(traced.problem)
     if traced.call.scale is not None:
         problem["scale"] = traced.call.scale

@@ -13,15 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from scoremod.arguments import dropout_rate
 from scoremod.errors import InvalidArgumentError
 
 _WORD0, _WORD1, _BATCH, _HEAD = range(4)
 
 
-def checked_rate(rate):
-    """The rate as float32 has it."""
-    return float(np.float32(dropout_rate(rate, "dropout_rate")))
+def with_float32_rate(spec):
+    """The CallSpec with its rate as float32 has it."""
+    return spec._replace(dropout=float(np.float32(spec.dropout)))
 
 
 def call_keys(key, batches):

@@ -9,17 +9,18 @@ import jax
 from jax.typing import ArrayLike
 
 import scoremod
+from scoremod.call_spec import CallSpec
 from scoremod.callback_arguments import refuse_positions
 from scoremod.errors import UnsupportedError
 from scoremod.explanation import Explanation, Operand
-from scoremod.jax.api import ELSEWHERE, CallOptions, functions_without_fields, placed_of, tensors_without_fields, trace_call, traced_in_own_fields
-from scoremod.jax.call import dtype_of
+from scoremod.jax.api import ELSEWHERE, functions_without_fields, placed_of, tensors_without_fields, trace_call, traced_in_own_fields
+from scoremod.jax.call import dtype_of, split_scale
 from scoremod.jax.float8 import cache_dtype
 from scoremod.jax.fused_attention import PLACES, graph_modifier, score_sizes
 from scoremod.jax.operands import called
 from scoremod.jax.own_fields import ARRAYS, FIELDS
 from scoremod.jax.query_starts import started
-from scoremod.jax.selection import XLA, Selection, device_of, memory_of, platform_of, selected
+from scoremod.jax.selection import XLA, chosen_backends, device_of, memory_of, platform_of
 from scoremod.program import operand_name
 from scoremod.query_positions import named
 from scoremod.signatures import Backends, Layout, MaskName, Modifier
@@ -70,7 +71,8 @@ def explain(
     InvalidArgumentError, UnsupportedError
         As flex_attention, but not where no backend can run the call: the Explanation has the reasons.
     """
-    chosen_among, options = Selection(selected(backend, backends)), CallOptions(dtype_kv=cache_dtype(query, key))
+    number, array = split_scale(scale)
+    spec = CallSpec(scale=number, backends=chosen_backends(backend, backends), dtype_kv=cache_dtype(query, key))
     unknown = [name for name in callbacks if name not in CALLBACKS]
     if unknown:
         refuse("explain", unknown, [*arguments_of(explain), *CALLBACKS], ELSEWHERE)
@@ -83,14 +85,14 @@ def explain(
         refuse_positions(bool(callbacks))
         score_mod, mask_mod = started(q_start, query, key, layout, placed, lengths, score_mod, mask_mod)
     if placed is not None or sink is not None:
-        traced = traced_in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, chosen_among, placed, lengths, sink)
+        traced = traced_in_own_fields(query, key, value, score_mod, mask_mod, spec, array, layout, placed, lengths, sink)
         road = ARRAYS if traced is None else FIELDS
     if traced is None:
         score_mod, mask_mod, layout = functions_without_fields(score_mod, mask_mod, query, layout, placed, lengths)
         query, key, value = jax.eval_shape(lambda *x: tensors_without_fields(*x, None if placed is None else placed.of(*x[1:])), query, key, value)  # pyright: ignore[reportCallIssue]
         sizes_of(layout, query, key, value)
         dtype_of(query, key, value, float8=True)
-        traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, chosen_among)
+        traced = trace_call(query, key, value, score_mod, mask_mod, spec, array, layout)
     if traced.has_open_sizes:
         raise UnsupportedError("explain: expected sizes that are numbers, on which the answer depends, found symbolic ones of jax.export")
     problem = json.loads(traced.problem)
@@ -103,7 +105,7 @@ def explain(
         for i, (source, decl, shape) in enumerate(zip(traced.sources, traced.call.program.operands, traced.operands))
     )
     platform = platform_of(query, key, value)
-    compiled = scoremod.explain(problem, backends=chosen_among.backends, memory=memory_of(platform), device=device_of(platform))
+    compiled = scoremod.explain(problem, backends=spec.backends, memory=memory_of(platform), device=device_of(platform))
     return Explanation(traced.call.program.text(), operands, problem, compiled, road)
 
 

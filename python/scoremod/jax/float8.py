@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
-from scoremod.float8_factors import OF_CACHE, cache_gradient, check_cache_factor, check_factors_fit, is_number, wrong_factor
+from scoremod.float8_factors import OF_CACHE, cache_gradient, check_cache_factor, check_factors_fit, check_output_factor, is_number, wrong_factor, wrong_output
 from scoremod.jax.call import GRADIENT_FACTORS
 
 FLOAT8 = {jnp.dtype(jnp.float8_e4m3fn): "e4m3", jnp.dtype(jnp.float8_e5m2): "e5m2"}
@@ -47,10 +47,8 @@ def checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return
     except TypeError:
         out = None
     if out not in _OUTPUTS:
-        raise InvalidArgumentError(f"out_dtype: expected one of {', '.join(map(str, _OUTPUTS))}, found {out_dtype!r}")
-    if (out in FLOAT8) != (scale_o is not None):
-        found = "none" if scale_o is None else "one"
-        raise InvalidArgumentError(f"scale_o: expected one with an FP8 out_dtype and none with another, found {found} with {out}")
+        raise wrong_output(out_dtype)
+    check_output_factor(scale_o, out, out in FLOAT8)
     if gradient_scales["descale_d_o"] is not None and out not in FLOAT8:
         raise InvalidArgumentError(f"descale_d_o: expected none unless out_dtype is FP8, found one with {out}; leave it out")
     factors = {name: 1.0 if value is None else value for name, value in {**descales, "scale_o": scale_o}.items()}
@@ -80,7 +78,7 @@ def _factor(name, value, heads=None):
         return jnp.float32(value)
     is_array = isinstance(value, (jax.Array, np.ndarray, np.generic)) and jnp.issubdtype(value.dtype, jnp.floating)
     if not is_array or np.size(value) != 1:
-        raise wrong_factor(name, value, "array", heads)
+        raise wrong_factor(name, value, heads)
     return jax.lax.stop_gradient(jnp.asarray(value, jnp.float32).reshape(()))
 
 

@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from scoremod.attention import support
-from scoremod.environment import settings
 from scoremod.errors import UnsupportedError
-from scoremod.jax.call import Call, TracedCall, problem_text, split_scale
+from scoremod.jax.call import Call, TracedCall, problem_text
 from scoremod.jax.lengths_and_sinks import checked_sink
 from scoremod.jax.open_sizes import check_open, comparable, is_open, with_some_sizes
 from scoremod.jax.sequences import Sequences
@@ -21,8 +20,8 @@ from scoremod.sizes import sizes_of
 FIELDS, ARRAYS = "fields of the problem", "arrays made before and after it"
 
 
-def trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, selection, placed, sink):
-    """The TracedCall with the problem's own fields. placed: Sequences, Pages, MixedBatch or None."""
+def trace_own_fields(query, key, value, score_mod, mask_mod, spec, scale, layout, placed, sink):
+    """The TracedCall with the problem's own fields. scale: an array or None. placed: Sequences, Pages, MixedBatch or None."""
     place = None if placed is None else placed.place()
     sizes = sizes_of(layout, query, key, value) if place is None else place.sizes(layout, query, key, value)
     has_open_sizes = is_open(query, key, value)
@@ -34,12 +33,11 @@ def trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, opti
         axes["b"], upper_limits = placed.batch, ("q_idx",) if placed.is_paged else ("q_idx", "kv_idx")
         if placed.first:
             positions["b"] = lambda tracer, node: tracer.builder.op("sub", node, tracer.builder.constant(placed.first, "i32"))
-    number, array = split_scale(scale)
     with comparable():
-        program, sources = trace(score_mod, mask_mod, axes, array, positions, upper_limits, (query, key, value))
+        program, sources = trace(score_mod, mask_mod, axes, scale, positions, upper_limits, (query, key, value))
         operands = [jax.eval_shape(source.array) for source in sources]
     fields = {"place": place, "lengths": placed is not None and placed.is_paged, "sink": sink is not None}
-    call = Call(program, layout, number, selection, **options._asdict(), **fields, environment=settings())
+    call = Call.of(program, layout, spec, **fields)
     problem = problem_text(call, query, key, value, operands, backward=call.has_backward, stats=True)
     return TracedCall(call, sources, operands, problem, has_open_sizes)
 
@@ -58,7 +56,7 @@ def bound_arrays(call, query, placed, sink, dropout_keys):
 def takes_own_fields(traced, memory):
     """Whether one of the call's backends runs its problem, in both directions where there are two; found out without building anything."""
     problem = with_some_sizes(traced.problem) if traced.has_open_sizes else traced.problem
-    return _runs(problem, traced.call.selection.backends, memory, traced.call.environment)
+    return _runs(problem, traced.call.backends, memory, traced.call.environment)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
+from scoremod.call_spec import checked_start, wrong_start
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.arrays import array_of, host_numbers, whole
 from scoremod.jax.lengths_and_sinks import checked_lengths
@@ -34,13 +35,14 @@ def started(q_start, query, key, layout, placed, lengths, score_mod, mask_mod):
 
 
 def _given(q_start, batch):
-    expected = f"an integer, or an integer array of shape ({batch},), one for each batch"
-    start = array_of("q_start", q_start, expected)
+    if not hasattr(q_start, "shape") and not isinstance(q_start, (list, tuple)):
+        return jnp.int32(checked_start(q_start, batch))
+    start = array_of("q_start", q_start, f"integers of shape ({batch},), one for each batch")
     if start.shape not in ((), (batch,)) or not jnp.issubdtype(start.dtype, jnp.integer):
-        raise InvalidArgumentError(f"q_start: expected {expected}; found {start.dtype} of shape {start.shape}")
+        raise wrong_start(q_start, batch)
     known = host_numbers(q_start)
     if known is not None and known.size and known.min() < 0:
-        raise InvalidArgumentError(f"q_start: expected indices from 0 on, found {known.min()}")
+        raise InvalidArgumentError(f"q_start: expected indices from 0, found {known.min()} of batch {known.argmin()}")
     return whole(start).astype(jnp.int32)
 
 

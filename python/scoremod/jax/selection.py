@@ -1,48 +1,42 @@
 """Which backends may run a call, where, and the attention that the planner makes of it: what is said here is passed on, nothing is chosen."""
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.core
 
-from scoremod.arguments import backend_names, check_new_sizes
 from scoremod.attention import Attention, support
+from scoremod.call_spec import backend_names, check_backend, wrong
 from scoremod.errors import EnvironmentError, InvalidArgumentError, UnsupportedError
 from scoremod.jax.open_sizes import with_some_sizes
 
 XLA = "xla"
+# The backends of a call that runs as XLA operations.
+ON_XLA = (XLA,)
 
 # JAX's name of a platform -> where its arrays lie, as scoremod calls it.
 _MEMORIES: dict[str, Literal["host", "cuda"]] = {"cpu": "host", "cuda": "cuda", "gpu": "cuda"}
 WAY_OUT = 'backend="xla" runs it as XLA operations, and fallback="xla" does so wherever it is needed'
 
 
-class Selection(NamedTuple):
-    """scoremod.Attention's arguments of these names."""
-
-    backends: tuple = ()  # without a name the choice is open
-    new_sizes: str | None = None
-
-
-def selection_of(backend, backends, new_sizes):
-    """The Selection of flex_attention's three arguments; None for backend="xla", which runs without scoremod's backends."""
-    check_new_sizes(new_sizes)
-    return None if backend == XLA and backends is None else Selection(selected(backend, backends), new_sizes)
-
-
-def selected(backend, backends):
-    """The names among which two arguments choose. `backend` is not "xla", which is none of scoremod's."""
-    if backend is not None and backends is not None:
-        raise InvalidArgumentError(f"expected 'backend' or 'backends', found both, {backend!r} and {backends!r}; leave one of them out")
-    if backend is not None and not isinstance(backend, str):
-        raise InvalidArgumentError(f"backend: expected a name, found {backend!r}; several go into backends=")
-    names = backend_names(backends) if backend is None else [backend]
-    if XLA in (name.removeprefix("-") for name in names):
+def chosen_backends(backend, backends):
+    """The names among which flex_attention's two arguments choose; ON_XLA for backend="xla", which runs without scoremod's backends."""
+    check_backend(backend, backends)
+    if backend == XLA:
+        return ON_XLA
+    names = backend_names(backends) if backend is None else (backend,)
+    if XLA in [name.removeprefix("-") for name in names]:
         raise InvalidArgumentError(
             f'backends: expected backends of scoremod, found "xla", which runs an attention without them: give backend="xla", or fallback="xla" '
             f"for what {'the others' if len(names) > 1 else 'they'} can't run"
         )
-    return tuple(names)
+    return names
+
+
+def check_fallback(fallback):
+    """Raises unless flex_attention's argument is "xla" or None."""
+    if fallback is not None and (not isinstance(fallback, str) or fallback != XLA):
+        raise wrong("fallback", '"xla" or None', fallback, is_type=not isinstance(fallback, str))
 
 
 def platform_of(*arrays):
@@ -74,12 +68,12 @@ def device_of(platform):
         ) from None
 
 
-def compiled(problem, selection, platform, *, backward=False):
-    """The Attention of a problem on a platform, which the process compiles once. Raises UnsupportedError with the backends' reasons and the way
+def compiled(problem, call, platform, *, backward=False):
+    """The Attention of a Call's problem on a platform, which the process compiles once. Raises UnsupportedError with the backends' reasons and the way
     out; with `backward` also where they run the forward alone. Raises InvalidArgumentError for names that no backend has."""
     memory, device = memory_of(platform), device_of(platform)
     try:
-        attention = Attention(problem, **selection._asdict(), memory=memory, device=device)
+        attention = Attention(problem, backends=call.backends, new_sizes=call.new_sizes, memory=memory, device=device)
         if backward:
             attention.backward_backend
         return attention
@@ -87,12 +81,12 @@ def compiled(problem, selection, platform, *, backward=False):
         raise _none_runs(platform, error) from None
 
 
-def check_runs(problem, selection, platform, is_open, *, backward=False):
+def check_runs(problem, call, platform, is_open, *, backward=False):
     """Raises UnsupportedError where compiled() does. is_open: whether the problem has open sizes; then nothing is compiled."""
     if not is_open:
-        compiled(problem, selection, platform, backward=backward)
+        compiled(problem, call, platform, backward=backward)
         return
-    answers = support(with_some_sizes(problem), backends=selection.backends, memory=memory_of(platform), device=device_of(platform), level="static")
+    answers = support(with_some_sizes(problem), backends=call.backends, memory=memory_of(platform), device=device_of(platform), level="static")
     if not any(answer["supported" if backward else "forward_supported"] for answer in answers):
         raise _none_runs(platform, "; ".join(f"{answer['backend']}: {reason}" for answer in answers for reason in answer["reasons"]))
 

@@ -9,7 +9,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-from scoremod.arguments import int32
+from scoremod.call_spec import checked_longest
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.arrays import array_of, host_numbers, jax_array
 from scoremod.jax.lengths_and_sinks import checked_lengths
@@ -31,9 +31,7 @@ class Sequences:
             raise InvalidArgumentError("kv_offsets: expected q_offsets beside them, found none; give the queries' offsets")
         kv_offsets = q_offsets if kv_offsets is None else kv_offsets
         tokens = query.shape[0], key.shape[0]
-        longest = max_length if isinstance(max_length, (tuple, list)) else (max_length, max_length)
-        if len(longest) != 2:
-            raise InvalidArgumentError(f"max_length: expected a number, or a pair for queries and keys, found {max_length!r}")
+        longest = checked_longest(max_length)
         given = (q_offsets, kv_offsets)
         self._longest = [_longest(*each) for each in zip(longest, given, tokens)]
         names = ("q_offsets", "kv_offsets")
@@ -127,10 +125,7 @@ def _longest(given, offsets, tokens):
             return max(tokens, 1)
         most = max(int(np.diff(known).max()), 16)
         return max(min(1 << (most - 1).bit_length(), tokens), 1)
-    longest = int32(given, "max_length")
-    if longest < 1:
-        raise InvalidArgumentError(f"max_length: expected the most tokens that a sequence has, at least 1, found {given!r}")
-    return min(longest, max(tokens, 1))
+    return min(given, max(tokens, 1))
 
 
 def _known(offsets):
@@ -244,7 +239,7 @@ class MixedBatch(Sequences):
         self.pages = Pages(key, value, page_table, lengths, "BSHD", batch)
         _, most = self.pages.most()
         key, value = (jax.ShapeDtypeStruct((batch * most, *array.shape[2:]), array.dtype) for array in (key, value))
-        longest = max_length[0] if isinstance(max_length, (tuple, list)) else max_length
+        longest, _ = checked_longest(max_length)
         super().__init__(query, key, value, q_offsets, token_offsets(batch, most), layout, (longest, most))
 
     def counts(self):

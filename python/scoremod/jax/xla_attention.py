@@ -15,7 +15,6 @@ from jax.custom_derivatives import SymbolicZero
 from jax.extend import core
 
 from scoremod.errors import UnsupportedError
-from scoremod.jax.call import split_scale
 from scoremod.jax.dropout import shares, shares_at
 from scoremod.jax.explicit_axes import explicit_axes
 from scoremod.jax.jaxprs import without_arrays
@@ -48,7 +47,7 @@ class _Functions(NamedTuple):
 
 
 def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout, dropout=(0.0, ())):
-    """(o, lse, largest scores) of arrays in a layout; scale is a number or a scalar array. dropout: the rate, and a list of what
+    """(o, lse, largest scores) of arrays in a layout; scale is a number, a float32 array of jax, or None. dropout: the rate, and a list of what
     decides which weights are dropped: the call's keys, and before them the three arrays of shares_at for tokens that are elsewhere."""
     if explicit_axes(q):
         raise UnsupportedError(
@@ -57,9 +56,9 @@ def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout, dropout=(0.0, 
         )
     order = [layout.index(letter) for letter in "BHSD"]
     q, k, v = (jnp.transpose(x, order) for x in (q, k, v))
-    number, array = split_scale(1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     wide = _wide(q)
-    scale = jnp.asarray(number, wide) if array is None else array
+    scale = scale if isinstance(scale, jax.Array) else jnp.asarray(scale, wide)
     named = {name: function for name, function in (("score_mod", score_mod), ("mask_mod", mask_mod)) if function is not None}
     jaxprs, arrays = _traced(named, wide)
     q, k, v, scale = vary_alike([q, k, v, scale, *arrays])[:4]

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask
 
-from scoremod.attention import Offsets
+from scoremod.call_spec import NO_OFFSETS, CallSpec, Offsets
 from scoremod.decode_masks import warn_of_decode_masks
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.places import FACTORS
@@ -14,7 +15,7 @@ from scoremod.query_positions import named
 from scoremod.torch.attention_ops import attention, refuse_tangents
 from scoremod.torch.block_masks import mask_of
 from scoremod.torch.call import FLOAT8, TENSOR_DTYPES, check_dtypes, check_places, has_float8_cache
-from scoremod.torch.call_options import NO_OFFSETS, CallSpec, check_flags, options_of
+from scoremod.torch.call_options import check_flags, check_rate, options_of
 from scoremod.torch.captures import Extents, learned
 from scoremod.torch.changing_numbers import numbers_of, open_trace, opened
 from scoremod.torch.compiled_call import call_in_graph, flex_attention_operator
@@ -173,10 +174,9 @@ def flex_attention(
         mask_mod, q_start = named(mask_mod, q_start)
     is_usual = block_mask is return_aux is q_start is descale_q is descale_k is descale_v is scale_o is out_dtype is None and offsets is NO_OFFSETS
     try:
-        is_usual = is_usual and not (others or dropout_p or return_amax_o or torch.compiler.is_dynamo_compiling())
-    except RuntimeError:  # of the truth of a tensor
-        check_flags(dropout_p=dropout_p, return_amax_o=return_amax_o)
-        raise
+        is_usual = is_usual and not (others or dropout_p != 0 or return_amax_o or is_dynamo_compiling())
+    except (RuntimeError, ValueError):  # of the truth of a tensor or an array
+        is_usual = False
     if is_usual:
         plain = scale, enable_gqa, return_lse, backends, deterministic, new_sizes, max_length
         request = query, key, value, score_mod, mask_mod, (lengths, q_offsets, kv_offsets, page_table, sink), plain
@@ -187,7 +187,9 @@ def flex_attention(
     if others:
         refuse("flex_attention", others, arguments_of(flex_attention), ELSEWHERE)
     refuse_tensor(mask_mod)
-    check_flags(enable_gqa=enable_gqa, return_lse=return_lse, return_amax_o=return_amax_o, deterministic=deterministic, dropout_p=dropout_p)
+    check_flags(enable_gqa=enable_gqa, return_lse=return_lse, return_amax_o=return_amax_o, deterministic=deterministic)
+    if type(dropout_p) is not int:  # the default
+        check_rate(dropout_p)
     if block_mask is not None:
         mask_mod = mask_of(block_mask, mask_mod, query, key, q_offsets is not None or page_table is not None)
     if return_lse and return_aux is not None:
@@ -211,7 +213,15 @@ def flex_attention(
         if lengths is not None:
             of_whole_batch = tuple(map(sharded.whole, lengths)) if isinstance(lengths, (tuple, list)) else sharded.whole(lengths)
             mask_mod = bounded(mask_mod, of_whole_batch, batch, _most(query, key, of_whole))
-        spec = CallSpec(scale, backends, deterministic, sharded.offsets, new_sizes, dropout_p=dropout_p, with_max=with_max)
+        spec = CallSpec(
+            scale=scale,
+            backends=backends,
+            deterministic=deterministic,
+            offsets=sharded.offsets,
+            new_sizes=new_sizes,
+            dropout=dropout_p,
+            with_max=with_max,
+        )
         rows = _attend(
             query, key, value, score_mod, mask_mod, dropout, (), bool(enable_gqa), with_lse or sink is not None, options_of(spec), whole=sharded.whole
         )
@@ -235,9 +245,20 @@ def flex_attention(
             bound = (*bound, *factors)
         arguments = query, key, value, score_mod, mask_mod, dropout, bound, bool(enable_gqa), with_lse
         spec = CallSpec(
-            scale, backends, deterministic, offsets, new_sizes, is_start, dropout_p, with_max, place=place, longest=longest, sink=sink is not None, **of_float8
+            scale=scale,
+            backends=backends,
+            deterministic=deterministic,
+            offsets=offsets,
+            new_sizes=new_sizes,
+            q_start=is_start,
+            dropout=dropout_p,
+            with_max=with_max,
+            place=place,
+            longest=longest,
+            sink=sink is not None,
+            **of_float8,
         )
-        if torch.compiler.is_dynamo_compiling():
+        if is_dynamo_compiling():
             o, lse, largest, amax = call_in_graph(*arguments, spec, dtype_o or query.dtype)
         else:
             o, lse, largest, amax = _attend(*arguments, options_of(spec), covers, request=request, out=out)
@@ -255,7 +276,7 @@ def flex_attention(
 
 def _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_length, lengths, sink, offsets=NO_OFFSETS):
     """(mask_mod, tensors of Call.bound(), Placed or None) of flex_attention's arguments."""
-    if not torch.compiler.is_dynamo_compiling():  # where attend_graph does
+    if not is_dynamo_compiling():  # where attend_graph does
         check_places(query, key, value)
     placed = placed_of(query, key, value, q_offsets, kv_offsets, page_table, max_length, lengths)
     if lengths is not None:
@@ -298,7 +319,7 @@ def call_of_arguments(query, key, value, block_mask, mask_mod, scale, backends, 
     given = dict.fromkeys(FACTORS[:3]) | (dict.fromkeys(FACTORS[1:3], 1.0) if has_float8_cache(query, key) else {})
     factors, dtype_o = factors_of(query, key, given, None, None, False)
     of_float8 = _options_of_float8(query, key, factors, dtype_o)
-    return mask_mod, (*bound, *factors), options_of(CallSpec(scale, backends, place=place, longest=longest, sink=sink is not None, **of_float8))
+    return mask_mod, (*bound, *factors), options_of(CallSpec(scale=scale, backends=backends, place=place, longest=longest, sink=sink is not None, **of_float8))
 
 
 def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options, covers=True, whole=None, request=None, out=None):
@@ -361,11 +382,11 @@ class OfEachBatch:
         return self._call(query, *of_each_batch(query, key, value), *others)
 
 
-def attend_graph(body, query, key, value, dropout, bound, captured, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, spec):
+def attend_graph(body, query, key, value, dropout, bound, captured, /, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, **options):
     """_attend() for a graph that torch.compile made: body(score, b, h, q_idx, kv_idx, query, key, value) -> (score, keep, ...).
 
-    captured: the tensors that it reads. spec: CallSpec.in_graph()."""
-    spec = CallSpec.of_graph(spec)
+    captured: the tensors that it reads. options: CallSpec.in_graph()."""
+    spec = CallSpec.of_graph(**options)
     options = options_of(spec)
     hold_open_sizes(query, key, value)
     if is_empty(query, key, value, options):
@@ -376,7 +397,7 @@ def attend_graph(body, query, key, value, dropout, bound, captured, *, enable_gq
     program, sources = trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, query.device)
     _warn_of_masks(program, extents, options)
     part = taken_part(query, key, value, KeptTrace(program, ()), sources, bound, options)
-    return _by_operator(query, part, dropout if spec.dropout_p else None, with_lse)
+    return _by_operator(query, part, dropout if spec.dropout else None, with_lse)
 
 
 flex_attention_operator.attend = attend_graph

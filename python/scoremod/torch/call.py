@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from scoremod.attention import Offsets
+from scoremod.call_spec import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.float8_factors import wrong_dtypes
 from scoremod.places import FACTORS, Paged, Ragged, RaggedPaged
@@ -57,7 +57,7 @@ class Call(NamedTuple):
     dtype_kv: str | None = None  # of an FP8 KV cache under a query of more bits
 
     def text(self):
-        return json.dumps(self)
+        return json.dumps(self._asdict())
 
     @property
     def has_offsets(self):
@@ -130,7 +130,7 @@ class Call(NamedTuple):
 @functools.lru_cache(maxsize=1024)
 def call_of(text):
     """The Call that text() was made of."""
-    given = Call(*json.loads(text))
+    given = Call(**json.loads(text))
     nodes, operands, value, keep = given.program
     nodes = tuple(Node(op, type, tuple(args), payload) for op, type, args, payload in nodes)
     operands = tuple(OperandDecl(type, tuple(axes), rank) for type, axes, rank in operands)

@@ -82,5 +82,5 @@ def call_in_graph(query, key, value, score_mod, mask_mod, dropout, bound, enable
     indices = [query.new_empty((), dtype=torch.int32) for _ in range(4)]
     settings = {"enable_gqa": enable_gqa, "with_lse": with_lse, "has_score_mod": score_mod is not None, "has_mask_mod": mask_mod is not None}
     dropout = torch.zeros((2,), dtype=torch.int64, device="cpu") if dropout is None else dropout
-    *_, o, lse, largest, amax = flex_attention_operator(body, score, *indices, query, key, value, dropout, *bound, spec=spec.in_graph(), **settings)
+    *_, o, lse, largest, amax = flex_attention_operator(body, score, *indices, query, key, value, dropout, *bound, **spec.in_graph(), **settings)
     return o, lse, largest, amax

@@ -15,12 +15,11 @@ import torch
 import torch.distributed as dist
 from torch._C._functorch import peek_interpreter_stack
 
-from scoremod.attention import Offsets
+from scoremod.call_spec import CallSpec, Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.signatures import Backends, NewSizes
 from scoremod.torch.agreement import agree
 from scoremod.torch.api import in_autocast_dtype, learned_by_call, part_of_call
-from scoremod.torch.call_options import CallSpec
 from scoremod.torch.attention_ops import compile_backward, compile_forward, with_lse_columns
 from scoremod.torch.call import check_places, with_given_deltas
 from scoremod.torch.lengths_and_sinks import bounded, checked_sink
@@ -181,7 +180,7 @@ def _call(ring, query, key, value, score_mod, mask_mod, lengths, sink, options):
     ring.chunks = chunks_of(length, options["striped"])
     if ring.size == 1:  # whose call is flex_attention's
         stripes, ring.chunks = None, 1
-    spec = CallSpec(options["scale"], options["backends"], options["deterministic"], Offsets(), options["new_sizes"])
+    spec = CallSpec(offsets=Offsets(), **{name: options[name] for name in ("scale", "backends", "deterministic", "new_sizes")})
     unread = _learned_of_whole(ring, query, key, value, score_mod, mask_mod, enable_gqa, spec)
     queries, here_k, here_v = ring.like_chunks(query, key, value)
     parts = []

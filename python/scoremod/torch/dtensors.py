@@ -1,6 +1,6 @@
 """DTensors: batch and heads may be sharded over a mesh, each process computes its own, and the functions see global indices."""
 
-from scoremod.attention import Offsets
+from scoremod.call_spec import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.torch.lengths_and_sinks import with_sink
 

@@ -6,9 +6,10 @@ tensor, float64) stay PyTorch's. Each returns tensors that lie as PyTorch's meta
 
 import torch
 
+from scoremod.call_spec import NO_OFFSETS, CallSpec
 from scoremod.errors import UnsupportedError
 from scoremod.torch.api import checked, flex_attention
-from scoremod.torch.call_options import NO_OFFSETS, CallSpec, options_of
+from scoremod.torch.call_options import options_of
 from scoremod.torch.flash_arguments import FlexArguments, of_dense, of_varlen
 from scoremod.torch.function_keys import key_of
 from scoremod.torch.kept_traces import kept_trace
@@ -151,7 +152,7 @@ def _part(arguments: FlexArguments, dropout_p, scale):
     if options["q_start"] is not None:
         score_mod, mask_mod, offsets, is_start = started(options["q_start"], q, k, at, score_mod, mask_mod, offsets)
     place, longest, bound = (None, (None, None), ()) if placed is None else (placed.place, placed.longest, placed.bound)
-    spec = CallSpec(scale, offsets=offsets, q_start=is_start, dropout_p=dropout_p, place=place, longest=longest)
+    spec = CallSpec(scale=scale, offsets=offsets, q_start=is_start, dropout=dropout_p, place=place, longest=longest)
     options = options_of(spec)
     q, k, v, extents = checked(q, k, v, bound, True, options)
     functions, captured = key_of(score_mod, mask_mod)

@@ -6,7 +6,7 @@ The factors come last among a call's tensors, in the order of scoremod.places.FA
 import torch
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
-from scoremod.float8_factors import OF_CACHE, cache_gradient, check_cache_factor, check_factors_fit, is_number, wrong_factor
+from scoremod.float8_factors import OF_CACHE, cache_gradient, check_cache_factor, check_factors_fit, check_output_factor, is_number, wrong_factor, wrong_output
 from scoremod.torch.call import FLOAT8, TENSOR_DTYPES, check_rank, has_float8_cache
 
 _OUTPUTS = {dtype: name for dtype, name in TENSOR_DTYPES.items() if dtype.is_floating_point}
@@ -22,10 +22,8 @@ def factors_of(query, key, descales, scale_o, out_dtype, return_amax_o):
         return tuple(factor_of_heads(name, value, query.device, key.shape[1]) for name, value in of_cache.items()), None
     out = torch.bfloat16 if out_dtype is None else out_dtype
     if not isinstance(out, torch.dtype) or out not in _OUTPUTS:
-        raise InvalidArgumentError(f"out_dtype: expected one of {', '.join(map(str, _OUTPUTS))}, found {out!r:.100}")
-    if (out in FLOAT8) != (scale_o is not None):
-        found = "none" if scale_o is None else "one"
-        raise InvalidArgumentError(f"scale_o: expected one with an FP8 out_dtype and none with another, found {found} with {out}")
+        raise wrong_output(out)
+    check_output_factor(scale_o, out, out in FLOAT8)
     factors = [_factor(name, 1.0 if value is None else value, query.device) for name, value in descales.items()]
     return (*factors, *([] if scale_o is None else [_factor("scale_o", scale_o, query.device)])), out
 
@@ -44,7 +42,7 @@ def _factor(name, value, device, heads=None):
     if is_number(name, value):
         return torch.full((), float(value), dtype=torch.float32, device=device)
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.numel() != 1:
-        raise wrong_factor(name, value, "tensor", heads)
+        raise wrong_factor(name, value, heads)
     _check_device(name, value, device)
     return value.detach().to(torch.float32).reshape(())
 

@@ -1,17 +1,14 @@
 """The start of each batch's queries in its sequence: a number, which is an index offset of the call, or a tensor, which the functions read. Where queries
 end with their keys (bottom right), it is how many more keys there are."""
 
-import numbers
 from typing import Any
 
 import torch
 
-from scoremod.arguments import int32
-from scoremod.attention import Offsets
+from scoremod.call_spec import NO_OFFSETS, Offsets, check_offsets, checked_start, wrong_start
 from scoremod.errors import InvalidArgumentError
 from scoremod.query_positions import is_bottom_right
 from scoremod.torch.call import check_places, check_rank
-from scoremod.torch.call_options import NO_OFFSETS, check_offsets
 from scoremod.torch.checked_integers import checked_starts
 from scoremod.torch.dtensors import is_sharded
 from scoremod.torch.sequences import dense_int32
@@ -42,12 +39,11 @@ def started(q_start, query, key, sequences, score_mod, mask_mod, offsets):
         raise InvalidArgumentError(f"q_start: expected no offsets.query beside it, which says the same, found {Offsets(*offsets).query}; give one of them")
     if isinstance(q_start, torch.Tensor) and q_start.dim() == 1:
         return *_at(_of_each_batch(q_start, query, batch), score_mod, mask_mod), offsets, False
-    if isinstance(q_start, bool) or not isinstance(q_start, (numbers.Integral, torch.SymInt)):
-        found = f"{q_start.dtype} of shape {tuple(q_start.shape)}" if isinstance(q_start, torch.Tensor) else repr(q_start)
-        raise InvalidArgumentError(f"q_start: expected an integer, or an int32 or int64 tensor of shape ({batch},), one for each batch; found {found:.100}")
-    if q_start < 0:
-        raise InvalidArgumentError(f"q_start: expected the index of the first query, from 0 on, found {q_start}")
-    first: Any = q_start if isinstance(q_start, torch.SymInt) else int32(q_start, "q_start")
+    first: Any = q_start  # an open number remains one
+    if not isinstance(q_start, torch.SymInt):
+        first = checked_start(q_start, batch)
+    elif q_start < 0:
+        raise wrong_start(q_start, batch)
     # Ragged problems take no index offsets, and lengths of queries count from a call's first.
     if q_offsets is not None or (isinstance(lengths, (tuple, list)) and lengths[0] is not None):
         return *_at(torch.full((batch,), first, dtype=torch.int32, device=query.device), score_mod, mask_mod), offsets, False

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from scoremod.arguments import int32
+from scoremod.call_spec import checked_longest
 from scoremod.errors import InvalidArgumentError
 from scoremod.torch.call import FLOAT8, MIXED, PAGED, RAGGED
 from scoremod.torch.captures import has_data, operand_tensor
@@ -55,9 +55,9 @@ def placed_of(query, key, value, q_offsets, kv_offsets, page_table, max_length, 
 
 
 def _sequences(query, key, q_offsets, kv_offsets, max_length):
-    longest = _longest_of(max_length)
-    offsets_q, most_q, longest_q, covers_q = _offsets("q_offsets", q_offsets, query, query, longest[0])
-    offsets_kv, most_kv, longest_kv, covers_kv = _offsets("kv_offsets", kv_offsets, key, query, longest[1])
+    of_queries, of_keys = checked_longest(max_length)
+    offsets_q, most_q, longest_q, covers_q = _offsets("q_offsets", q_offsets, query, query, of_queries)
+    offsets_kv, most_kv, longest_kv, covers_kv = _offsets("kv_offsets", kv_offsets, key, query, of_keys)
     if offsets_q.shape != offsets_kv.shape:
         raise InvalidArgumentError(f"kv_offsets: expected as many as q_offsets, {offsets_q.shape[0]}, found {offsets_kv.shape[0]}")
     pair = offsets_q, offsets_kv
@@ -68,21 +68,11 @@ def _mixed(query, key, value, q_offsets, kv_offsets, page_table, max_length, len
     if kv_offsets is not None:
         raise InvalidArgumentError("page_table: expected no kv_offsets beside it, found them; page_table and lengths say where the keys are")
     _check_ranks(query, "[tokens, heads, dim] with q_offsets", key, value)
-    offsets, most, longest, covers = _offsets("q_offsets", q_offsets, query, query, _longest_of(max_length)[0])
+    of_queries, _ = checked_longest(max_length)
+    offsets, most, longest, covers = _offsets("q_offsets", q_offsets, query, query, of_queries)
     batch = offsets.shape[0] - 1
     bound, (_, most_keys) = _pages(query, key, page_table, lengths, batch, "sequences")
     return Placed(MIXED, batch, (offsets, *bound), (most, most_keys), (longest, None), covers)
-
-
-def _longest_of(max_length):
-    """[of queries, of keys], None for those that aren't given."""
-    longest = tuple(max_length) if isinstance(max_length, (tuple, list)) else (max_length, max_length)
-    if len(longest) != 2:
-        raise InvalidArgumentError(f"max_length: expected a number, or a pair for queries and keys, found {max_length!r}")
-    longest = [None if most is None else int32(most, "max_length") for most in longest]
-    if any(most is not None and most < 1 for most in longest):
-        raise InvalidArgumentError(f"max_length: expected the most tokens that a sequence has, at least 1, found {max_length!r}")
-    return longest
 
 
 def _offsets(name, offsets, tensor, query, longest):

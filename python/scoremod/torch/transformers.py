@@ -19,7 +19,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import and_masks, bidirectional_mask_function, causal_mask_function, padding_mask_function, prepare_padding_mask
 
-from scoremod.attention import Offsets
+from scoremod.call_spec import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.signatures import Modifier, NewSizes
 from scoremod.torch.api import flex_attention
