@@ -89,7 +89,7 @@ def _factor(value, expected, found):
     return Mistake("descale_q", value, InvalidArgumentError, f"{{name}}: expected {expected}, {found}; the stored numbers times it are the tensor's")
 
 
-# Of a call of any kind.
+# Calls of any kind refuse these.
 MISTAKES = (
     _scale("large", "found 'large'"),
     _scale(True, "found True"),
@@ -147,7 +147,7 @@ MISTAKES = (
     _start(2**31, "found 2147483648", InvalidArgumentError),
     Mistake("q_start", "top", InvalidArgumentError, "q_start: expected integers or \"bottom_right\", found 'top'"),
 )
-# Of one with q_offsets.
+# Calls with q_offsets refuse these.
 MISTAKES_OF_SEQUENCES = (
     _longest(0, "found 0"),
     _longest(-1, "found -1"),
@@ -159,7 +159,7 @@ MISTAKES_OF_SEQUENCES = (
         "max_length", (1, 2, 3), InvalidArgumentError, "{name}: expected a number, or a pair for queries and keys, found (1, 2, 3); leave it out for all tokens"
     ),
 )
-# Of one whose query, key and value are float8_e4m3fn.
+# Calls whose query, key and value are float8_e4m3fn refuse these.
 MISTAKES_OF_FLOAT8 = (
     _output("junk", "found 'junk'"),
     _output(3, "found 3"),
@@ -171,5 +171,5 @@ MISTAKES_OF_FLOAT8 = (
 
 
 def mistakes(*options, of=MISTAKES):
-    """Those of some options; of all options without names."""
+    """The mistakes of some options, or of all without names."""
     return [each for each in of if not options or each.option in options]

@@ -68,7 +68,7 @@ class CallSpec(NamedTuple):
 
 
 def checked(spec: CallSpec, *, dropout: str = "dropout_rate") -> CallSpec:
-    """The same options as Python's own values. dropout: the caller's name of the rate.
+    """Checks each option, and returns all as Python's own values. dropout: the caller's name of the rate.
 
     Raises InvalidArgumentError for a wrong value, and WrongTypeError for one of a wrong type.
     """
@@ -140,7 +140,7 @@ def check_backend(backend: Any, backends: Any) -> None:
 
 
 def checked_new_sizes(value: Any) -> NewSizes:
-    """What a call of a new size does. None leaves it open."""
+    """The value itself, where new_sizes may have it."""
     # A list or an array has no answer to `in`.
     is_text = value is None or isinstance(value, str)
     if not is_text or value not in NEW_SIZES:

@@ -1,13 +1,26 @@
 """Checks of the arguments that fused_attention takes for its callbacks, of whichever framework their tensors are."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from scoremod.errors import InvalidArgumentError, WrongTypeError
 
 
 class AtLeast(int):
     """A length that a callback's tensor may exceed: that of the longest of several sequences."""
+
+
+class Callbacks(NamedTuple):
+    """fused_attention's arguments beside score_mod, by their names."""
+
+    score_mod_bprop: Any = None
+    score_mod_tensors: Any = None
+    score_mod_bprop_tensors: Any = None
+    trust_bprop: bool = False
+
+    def are_given(self) -> bool:
+        """Whether score_mod is a callback that builds on a graph, which any of them makes it."""
+        return bool(self.trust_bprop) or any(each is not None for each in self._replace(trust_bprop=None))
 
 
 def check_callbacks(score_mod: Any, score_mod_bprop: Any, tensors: Any, bprop_tensors: Any, trust_bprop: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a problem is compiled with, as the C interface takes it."""
+"""The options with which a problem is compiled, as the C interface takes them."""
 
 from __future__ import annotations
 

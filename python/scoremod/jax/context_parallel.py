@@ -18,7 +18,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from scoremod.call_spec import CallSpec, checked
-from scoremod.callback_arguments import AtLeast
+from scoremod.callback_arguments import AtLeast, Callbacks
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.jax.arrays import tensors
@@ -128,11 +128,11 @@ def context_parallel_attention(
         query, key, value, layout = query[None], key[None], value[None], "BSHD"
     sizes = sizes_of(layout, query, key, value)
     deal = Deal.of(shards, sizes, striped)
-    callbacks = (score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop)
-    if trust_bprop or any(each is not None for each in callbacks[:-1]):
+    callbacks = Callbacks(score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop)
+    if callbacks.are_given():
         whole = deal.whole(sizes)
         of_scores = (sequences.batch, sizes.heads_q, *map(AtLeast, sequences.longest())) if sequences else tuple(whole[axis] for axis in AXES)
-        score_mod = graph_modifier(of_scores, score_mod, *callbacks)
+        score_mod = graph_modifier(of_scores, score_mod, **callbacks._asdict())
     if lengths is not None:
         mask_mod = bounded(mask_mod, lengths, sequences.batch if sequences else sizes.batch)
     if sequences is not None:

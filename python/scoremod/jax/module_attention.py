@@ -3,6 +3,7 @@ as well as plain functions."""
 
 import math
 
+from scoremod.callback_arguments import Callbacks
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.api import flex_attention
 from scoremod.jax.call import GRADIENT_FACTORS
@@ -44,9 +45,9 @@ def module_attention(
     _check_sizes(fields, sizes)
     scale = 1 / math.sqrt(sizes.dim_qk) if fields.scale is None else fields.scale
     score_mod = fields.score_mod if score_mod is None else score_mod
-    callbacks = [fields.score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors]
-    if fields.trust_bprop or any(each is not None for each in callbacks):
-        score_mod = graph_modifier(score_sizes(fields.layout, query, key, value, {}), score_mod, *callbacks, fields.trust_bprop)  # pyright: ignore[reportCallIssue]
+    callbacks = Callbacks(fields.score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, fields.trust_bprop)
+    if callbacks.are_given():
+        score_mod = graph_modifier(score_sizes(fields.layout, query, key, value, {}), score_mod, **callbacks._asdict())
     score_mod = biased(score_mod, bias, fields.bias_type, scale)
     mask_type = fields.attn_mask_type if first_query is None else "causal"
     named, lengths = named_mask(mask_type, fields.window_size, sequence_descriptor, sizes.seq_q, sizes.seq_kv)

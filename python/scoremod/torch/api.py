@@ -32,7 +32,7 @@ from scoremod.torch.outputs import check_out, copied_to
 from scoremod.torch.parts import taken_part
 from scoremod.torch.query_starts import started
 from scoremod.torch.repeated_calls import remember, repeated
-from scoremod.torch.sequences import placed_of
+from scoremod.torch.sequences import SequenceArguments, placed_of
 from scoremod.signatures import Backends, MaskName, NewSizes
 from scoremod.torch.signatures import Lengths, MaskMod, MaxLength, PageTable, QueryStart, ScoreMod
 from scoremod.torch.strides import all_taken, of_each_batch
@@ -178,7 +178,7 @@ def flex_attention(
     except (RuntimeError, ValueError):  # of the truth of a tensor or an array
         is_usual = False
     if is_usual:
-        plain = scale, enable_gqa, return_lse, backends, deterministic, new_sizes, max_length
+        plain = scale, enable_gqa, return_lse, backends, deterministic, new_sizes, max_length  # repeated_calls.PlainOptions
         request = query, key, value, score_mod, mask_mod, (lengths, q_offsets, kv_offsets, page_table, sink), plain
         found = repeated(*request, out)
         if found is not None:
@@ -198,7 +198,7 @@ def flex_attention(
         raise InvalidArgumentError(f"return_aux: expected torch's AuxRequest(lse=, max_scores=), found {return_aux!r:.100}")
     of_whole, is_start = offsets, False
     if q_start is not None:
-        sequences = q_offsets, kv_offsets, page_table, lengths
+        sequences = SequenceArguments(q_offsets=q_offsets, kv_offsets=kv_offsets, page_table=page_table, max_length=max_length, lengths=lengths)
         score_mod, mask_mod, offsets, is_start = started(q_start, query, key, sequences, score_mod, mask_mod, offsets)
     with_lse = bool(return_lse) or (return_aux is not None and return_aux.lse)
     with_max = return_aux is not None and return_aux.max_scores
@@ -233,7 +233,8 @@ def flex_attention(
         # Arguments that most calls lack are skipped, for each call would pay for looking.
         is_placed = q_offsets is not None or kv_offsets is not None or page_table is not None or max_length is not None or lengths is not None
         if is_placed or sink is not None:
-            mask_mod, bound, placed = _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_length, lengths, sink, of_whole)
+            sequences = SequenceArguments(q_offsets=q_offsets, kv_offsets=kv_offsets, page_table=page_table, max_length=max_length, lengths=lengths)
+            mask_mod, bound, placed = _bound(query, key, value, mask_mod, sequences, sink, of_whole)
             if placed is not None:
                 place, longest, covers = placed.place, placed.longest, placed.covers
         has_factors = descale_q is not None or descale_k is not None or descale_v is not None or scale_o is not None or out_dtype is not None
@@ -274,11 +275,11 @@ def flex_attention(
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_length, lengths, sink, offsets=NO_OFFSETS):
+def _bound(query, key, value, mask_mod, sequences, sink, offsets=NO_OFFSETS):
     """(mask_mod, tensors of Call.bound(), Placed or None) of flex_attention's arguments."""
     if not is_dynamo_compiling():  # where attend_graph does
         check_places(query, key, value)
-    placed = placed_of(query, key, value, q_offsets, kv_offsets, page_table, max_length, lengths)
+    placed, lengths = placed_of(query, key, value, sequences), sequences.lengths
     if lengths is not None:
         if placed is not None and placed.is_paged:  # those of the keys are bound
             lengths = (lengths[0] if isinstance(lengths, (tuple, list)) else None, None)
@@ -311,9 +312,10 @@ def _options_of_float8(query, key, factors, dtype_o) -> dict[str, Any]:
 
 
 def call_of_arguments(query, key, value, block_mask, mask_mod, scale, backends, sequences, sink):
-    """(mask_mod, tensors of Call.bound(), Call without its program) of a call that isn't run. sequences: the arguments that say where they lie."""
-    mask_mod = mask_of(block_mask, mask_mod, query, key, any(each is not None for each in sequences[:3]))
-    mask_mod, bound, placed = _bound(query, key, value, mask_mod, *sequences, sink=sink)
+    """(mask_mod, tensors of Call.bound(), Call without its program) of a call that isn't run. sequences: SequenceArguments."""
+    has_places = sequences.q_offsets is not None or sequences.kv_offsets is not None or sequences.page_table is not None
+    mask_mod = mask_of(block_mask, mask_mod, query, key, has_places)
+    mask_mod, bound, placed = _bound(query, key, value, mask_mod, sequences, sink)
     place, longest = (None, (None, None)) if placed is None else (placed.place, placed.longest)
     # A call that isn't run needs no factor of an FP8 cache.
     given = dict.fromkeys(FACTORS[:3]) | (dict.fromkeys(FACTORS[1:3], 1.0) if has_float8_cache(query, key) else {})

@@ -22,8 +22,8 @@ def options_of(spec: CallSpec) -> Call:
     return Call(
         program=None,
         scale=plain.scale,
-        backends=plain.backends,
-        deterministic=plain.deterministic,
+        backends=tuple(plain.backends or ()),
+        deterministic=bool(plain.deterministic),
         offsets=plain.offsets,
         dropout=plain.dropout,
         max_scores=plain.with_max,

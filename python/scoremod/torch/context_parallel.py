@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch._C._functorch import peek_interpreter_stack
 
 from scoremod.call_spec import CallSpec, Offsets
+from scoremod.callback_arguments import Callbacks
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.signatures import Backends, NewSizes
 from scoremod.torch.agreement import agree
@@ -28,7 +29,7 @@ from scoremod.torch.signatures import Lengths, MaskMod, ScoreMod
 from scoremod.shard_distance import DUAL_CHUNK_SWAP, chunks_of
 from scoremod.torch.graph_modifier import graph_modifier
 from scoremod.torch.packed_tokens import PackedTokens
-from scoremod.torch.sequences import placed_of
+from scoremod.torch.sequences import SequenceArguments, placed_of
 from scoremod.torch.stripes import Step, Stripes, stripe, unstripe
 
 WAYS = ("ring", "all_gather")
@@ -100,7 +101,7 @@ def context_parallel_attention(
     if torch.compiler.is_dynamo_compiling() or peek_interpreter_stack() is not None:  # pyright: ignore[reportUnnecessaryComparison]
         raise UnsupportedError("context_parallel_attention: expected an eager call, found one within torch.compile or torch.func; call it outside")
     check_places(query, key, value)
-    callbacks = score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop or None
+    callbacks = Callbacks(score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop)
     is_packed = q_offsets is not None or kv_offsets is not None
     ring, described, call, refusal = _Ring(group, way), {}, (), None
     options = {
@@ -114,7 +115,7 @@ def context_parallel_attention(
     }
     try:
         query, key, value = in_autocast_dtype(query, key, value)
-        if is_packed or any(each is not None for each in callbacks):
+        if is_packed or callbacks.are_given():
             places = {"q_offsets": q_offsets, "kv_offsets": kv_offsets}
             described = {name: _text_of_offsets(offsets) for name, offsets in places.items()}
             query, key, value, score_mod, mask_mod = _of_tokens(ring, query, key, value, score_mod, mask_mod, callbacks, places, lengths)
@@ -140,9 +141,9 @@ def _of_tokens(ring, query, key, value, score_mod, mask_mod, callbacks, places, 
     dim = 0 if is_packed else 2
     whole = [x if x.dim() <= dim else x.new_empty(1).expand(*x.shape[:dim], ring.size * x.shape[dim], *x.shape[dim + 1 :]) for x in (query, key, value)]
     like_q, like_k, like_v = whole
-    placed = placed_of(like_q, like_k, like_v, places["q_offsets"], places["kv_offsets"], None, None, lengths)
-    if any(each is not None for each in callbacks):
-        score_mod = graph_modifier(like_q, like_k, like_v, places, score_mod, *callbacks[:-1], trust_bprop=bool(callbacks[-1]))
+    placed = placed_of(like_q, like_k, like_v, SequenceArguments(q_offsets=places["q_offsets"], kv_offsets=places["kv_offsets"], lengths=lengths))
+    if callbacks.are_given():
+        score_mod = graph_modifier(like_q, like_k, like_v, places, score_mod, **callbacks._asdict())
     if placed is None:
         return query, key, value, score_mod, mask_mod
     if lengths is not None:

@@ -25,6 +25,7 @@ from scoremod.torch.kept_traces import kept_trace
 from scoremod.torch.other_arguments import ELSEWHERE
 from scoremod.torch.query_starts import at_positions
 from scoremod.torch.signatures import Lengths, MaskMod, MaxLength, PageTable, QueryStart, ScoreMod
+from scoremod.torch.sequences import SequenceArguments
 from scoremod.torch.strides import empty_output, taken, taken_operand
 from scoremod.unknown_arguments import arguments_of, refuse
 from scoremod.user_functions import names_of
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 # Arguments of explain() that make score_mod a callback that builds on a graph.
 CALLBACKS = ("score_mod_tensors", "score_mod_bprop", "score_mod_bprop_tensors", "trust_bprop")
-PLACES = ("q_offsets", "kv_offsets", "page_table", "max_length", "lengths")
 
 
 def explain(
@@ -81,9 +81,9 @@ def explain(
     unknown = [name for name in callbacks if name not in CALLBACKS]
     if unknown:
         refuse("explain", unknown, [*arguments_of(explain), *CALLBACKS], ELSEWHERE)
-    sequences = q_offsets, kv_offsets, page_table, max_length, lengths
+    sequences = SequenceArguments(q_offsets=q_offsets, kv_offsets=kv_offsets, page_table=page_table, max_length=max_length, lengths=lengths)
     if callbacks:
-        places = dict(zip((*PLACES, "mask_mod", "q_start"), (*sequences, mask_mod, q_start)))
+        places = {**sequences._asdict(), "mask_mod": mask_mod, "q_start": q_start}
         score_mod = graph_modifier(query, key, value, places, score_mod, **callbacks)
     problem, traced, sources, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequences, sink, backends, q_start)
     program = traced.program
@@ -144,11 +144,11 @@ def _arrays(tensors):
     return {operand_name(i): (x.float() if x.is_floating_point() else x).numpy() for i, x in enumerate(arrays)}
 
 
-def _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequences=(None,) * 5, sink=None, backends=None, q_start=None):
+def _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequences=SequenceArguments(), sink=None, backends=None, q_start=None):
     """(problem, KeptTrace, sources, tensors) of a call."""
     mask_mod, q_start = named(mask_mod, q_start)
     if q_start is not None:
-        score_mod, mask_mod = at_positions(q_start, query, key, (*sequences[:3], sequences[4]), score_mod, mask_mod)
+        score_mod, mask_mod = at_positions(q_start, query, key, sequences, score_mod, mask_mod)
     mask_mod, bound, options = call_of_arguments(query, key, value, block_mask, mask_mod, None, backends, sequences, sink)
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
     functions, captured = key_of(score_mod, mask_mod)

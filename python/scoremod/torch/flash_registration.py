@@ -15,7 +15,7 @@ from scoremod.torch.function_keys import key_of
 from scoremod.torch.kept_traces import kept_trace
 from scoremod.torch.parts import taken_part
 from scoremod.torch.query_starts import started
-from scoremod.torch.sequences import placed_of
+from scoremod.torch.sequences import SequenceArguments, placed_of
 from scoremod.torch.strides import all_taken, output_strides
 
 _CPU_OPERATOR = "_scaled_dot_product_flash_attention_for_cpu"
@@ -146,8 +146,8 @@ def _run(arguments: FlexArguments, dropout_p, scale, out):
 def _part(arguments: FlexArguments, dropout_p, scale):
     """The Part of the call, for the operators of scoremod."""
     q, k, v, score_mod, mask_mod, options = arguments
-    at = options.get("q_offsets"), options.get("kv_offsets"), None, None
-    placed = placed_of(q, k, v, *at[:3], options.get("max_length"), None)
+    at = SequenceArguments(**{name: options.get(name) for name in ("q_offsets", "kv_offsets", "max_length")})
+    placed = placed_of(q, k, v, at)
     offsets, is_start = NO_OFFSETS, False
     if options["q_start"] is not None:
         score_mod, mask_mod, offsets, is_start = started(options["q_start"], q, k, at, score_mod, mask_mod, offsets)

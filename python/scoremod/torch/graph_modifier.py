@@ -11,7 +11,7 @@ from scoremod.multiples import NOT_A_MULTIPLE
 from scoremod.query_positions import named
 from scoremod.torch.backward_callbacks import check_backward
 from scoremod.torch.recorded_graph import Graph, RecordedFunction, constant, is_multiple
-from scoremod.torch.sequences import placed_of
+from scoremod.torch.sequences import SequenceArguments, placed_of
 
 # A callback may leave what it made on an object that threads share, for its backward to use.
 _ONE_AT_A_TIME = threading.RLock()
@@ -45,7 +45,7 @@ def graph_modifier(query, key, value, options, score_mod, score_mod_bprop=None, 
 
 def _sizes(query, key, value, options):
     """(batch, heads, seq_q, seq_kv) of the scores that a callback sees."""
-    placed = placed_of(query, key, value, *(options.get(name) for name in ("q_offsets", "kv_offsets", "page_table", "max_length", "lengths")))
+    placed = placed_of(query, key, value, SequenceArguments(**{name: options.get(name) for name in SequenceArguments._fields}))
     if placed is None:
         return query.shape[0], query.shape[1], query.shape[2], key.shape[2]
     queries, keys = placed.most

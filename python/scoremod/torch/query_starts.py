@@ -11,14 +11,13 @@ from scoremod.query_positions import is_bottom_right
 from scoremod.torch.call import check_places, check_rank
 from scoremod.torch.checked_integers import checked_starts
 from scoremod.torch.dtensors import is_sharded
-from scoremod.torch.sequences import dense_int32
+from scoremod.torch.sequences import SequenceArguments, dense_int32
 from scoremod.user_functions import check_callable
 
 
-def started(q_start, query, key, sequences, score_mod, mask_mod, offsets):
-    """(score_mod, mask_mod, offsets, whether these are a q_start alone) of flex_attention's arguments. sequences: q_offsets, kv_offsets, page_table and
-    lengths."""
-    q_offsets, kv_offsets, page_table, lengths = sequences
+def started(q_start, query, key, sequences: SequenceArguments, score_mod, mask_mod, offsets):
+    """(score_mod, mask_mod, offsets, whether these are a q_start alone) of flex_attention's arguments."""
+    q_offsets, kv_offsets, page_table, lengths = sequences.q_offsets, sequences.kv_offsets, sequences.page_table, sequences.lengths
     if not torch.compiler.is_dynamo_compiling():  # where attend_graph looks at them
         check_places(query, key, key)
     check_rank("query", query)
@@ -50,8 +49,8 @@ def started(q_start, query, key, sequences, score_mod, mask_mod, offsets):
     return score_mod, mask_mod, Offsets(*offsets)._replace(query=first), offsets is NO_OFFSETS
 
 
-def at_positions(q_start, query, key, sequences, score_mod, mask_mod):
-    """(score_mod, mask_mod) of indices alone, of flex_attention's arguments. sequences: those of started()."""
+def at_positions(q_start, query, key, sequences: SequenceArguments, score_mod, mask_mod):
+    """(score_mod, mask_mod) of indices alone, of flex_attention's arguments."""
     score_mod, mask_mod, offsets, _ = started(q_start, query, key, sequences, score_mod, mask_mod, NO_OFFSETS)
     if offsets is NO_OFFSETS:
         return score_mod, mask_mod

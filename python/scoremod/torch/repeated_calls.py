@@ -5,12 +5,13 @@ compares that in one call, and the modes that the tensors meet. Watches see whet
 eager_calls, and is remembered here.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
 
 from scoremod.bounded_cache import BoundedCache
+from scoremod.call_spec import checked_longest
 from scoremod.environment import settings
 from scoremod.torch.checked_integers import has_lengths
 from scoremod.torch.eager_calls import EagerCall
@@ -34,6 +35,18 @@ _count_modes, _count_function_modes = torch._C._len_torch_dispatch_stack, torch.
 _NO_MODES = (False, 0, 0)
 
 
+class PlainOptions(NamedTuple):
+    """The arguments of a call that are no tensors, as calls are known by. flex_attention makes a mere tuple of them, in this order, which takes less time."""
+
+    scale: float | None
+    enable_gqa: bool
+    return_lse: bool
+    backends: Any
+    deterministic: bool | None
+    new_sizes: str | None
+    max_length: Any
+
+
 def _state():
     """All of PyTorch's and the environment's settings that decide what a call is, but for what guards see; None within modes."""
     if (_any_autocast(), _count_modes(), _count_function_modes()) != _NO_MODES or forward_ad._current_level >= 0:
@@ -43,7 +56,7 @@ def _state():
 
 def repeated(query, key, value, score_mod, mask_mod, given, plain, out=None):
     """(o, lse, largest scores, largest magnitude) of a call like one that was remembered; None of any other. given: lengths, q_offsets, kv_offsets, page_table
-    and sink; plain: the arguments that are no tensors; out: what o may be written to."""
+    and sink; plain: the PlainOptions, in a tuple; out: what o may be written to."""
     try:
         site = _sites.get(_key_of(query, key, value, score_mod, mask_mod, given, plain))
     except (AttributeError, TypeError):  # what is called has no text, or what is given no hash
@@ -272,9 +285,8 @@ def _checks(given, plain, tensors):
         return ((_place_of(lengths, tensors), lambda lengths, key: has_lengths(lengths, key.shape[2])),)
     if lengths is not None:
         return None
-    max_length = plain[-1]
-    longest = tuple(max_length) if isinstance(max_length, (tuple, list)) else (max_length, max_length)
-    sides = [(q_offsets, query.shape[0], longest[0]), (q_offsets if kv_offsets is None else kv_offsets, key.shape[0], longest[1])]
+    of_queries, of_keys = checked_longest(PlainOptions(*plain).max_length)
+    sides = [(q_offsets, query.shape[0], of_queries), (q_offsets if kv_offsets is None else kv_offsets, key.shape[0], of_keys)]
     if sides[0][0] is sides[1][0] and sides[0][1:] == sides[1][1:]:
         del sides[1]
     return tuple([(_place_of(offsets, tensors), _same_lengths(offsets, *others)) for offsets, *others in sides])

@@ -10,6 +10,7 @@ from scoremod.errors import InvalidArgumentError
 from scoremod.torch.call import FLOAT8, MIXED, PAGED, RAGGED
 from scoremod.torch.captures import has_data, operand_tensor
 from scoremod.torch.checked_integers import checked_pages, int32_in_graph, on_host
+from scoremod.torch.signatures import Lengths, MaxLength, PageTable
 
 
 class Placed(NamedTuple):
@@ -30,8 +31,19 @@ class Placed(NamedTuple):
         return self.place in (PAGED, MIXED)
 
 
-def placed_of(query, key, value, q_offsets, kv_offsets, page_table, max_length, lengths):
+class SequenceArguments(NamedTuple):
+    """flex_attention's arguments that say where sequences lie, by their names."""
+
+    q_offsets: torch.Tensor | None = None
+    kv_offsets: torch.Tensor | None = None
+    page_table: PageTable = None
+    max_length: MaxLength = None
+    lengths: Lengths = None
+
+
+def placed_of(query, key, value, given: SequenceArguments):
     """The Placed of flex_attention's arguments; None where tensors lie as usual."""
+    q_offsets, kv_offsets, page_table, max_length, lengths = given.q_offsets, given.kv_offsets, given.page_table, given.max_length, given.lengths
     if q_offsets is None and kv_offsets is None:
         if max_length is not None:
             raise InvalidArgumentError("max_length: expected q_offsets beside it, found none; other tensors have their sequences' length")
