@@ -37,7 +37,7 @@ class CompileSpec(NamedTuple):
         check_flags(autotune=spec.autotune)
         check_backend(spec.backend, spec.backends)
         call = checked(CallSpec(backends=spec.backends, new_sizes=spec.new_sizes))
-        return spec._replace(backends=call.backends, new_sizes=call.new_sizes, disabled_passes=tuple(spec.disabled_passes))
+        return spec._replace(backends=call.backends, new_sizes=call.new_sizes, autotune=bool(spec.autotune), disabled_passes=tuple(spec.disabled_passes))
 
 
 def compile_options(spec: CompileSpec) -> library.CompileOptions:
@@ -87,6 +87,6 @@ def _options(spec):
         backends=(ctypes.c_char_p * len(chosen))(*chosen),
         backend_count=len(chosen),
         max_workspace=0 if most is None else int(most),
-        autotune=bool(spec.autotune),
+        autotune=spec.autotune,
         new_sizes=NEW_SIZES.index(spec.new_sizes),
     )
