@@ -8,7 +8,8 @@ import random
 import pytest
 
 import scoremod
-from scoremod import arguments, sizes
+from scoremod import compile_spec, sizes
+from scoremod.compile_spec import CompileSpec
 from scoremod.problem import OperandTensor, ProblemTemplate
 from scoremod.program import Builder
 
@@ -63,12 +64,12 @@ def test_a_template_gives_the_problem_of_each_size():
 def test_options_that_are_kept_are_those_that_are_made():
     given = list(itertools.product((None, "cpu"), (0, 3, True), (None, 0, 1), (None, "host", "cuda"), (None, 1, 2**40), (None, "wait", "serve")))
     for backend, threads, device, memory, max_workspace, new_sizes in given:
-        kept = arguments.compile_options(backend, threads, (), device, memory=memory, max_workspace=max_workspace, new_sizes=new_sizes)
-        made = arguments._options(backend, threads, device, memory, max_workspace, new_sizes, (), (), False)
+        spec = CompileSpec.of(backend=backend, threads=threads, device=device, memory=memory, max_workspace=max_workspace, new_sizes=new_sizes)
+        kept, made = compile_spec.compile_options(spec), compile_spec._options(spec)
         for name, kind in made._fields_:
             if kind is not ctypes.POINTER(ctypes.c_char_p):
                 assert getattr(kept, name) == getattr(made, name), name
     for wrong in ({"max_workspace": 0}, {"new_sizes": "now"}, {"memory": "a\0b"}):
         for _ in range(2):
             with pytest.raises(scoremod.InvalidArgumentError):
-                arguments.compile_options(None, 0, (), None, **wrong)
+                compile_spec.compile_options(CompileSpec.of(**wrong))
