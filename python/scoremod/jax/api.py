@@ -208,7 +208,6 @@ def flex_attention(
         new_sizes=new_sizes,
         dropout=dropout_rate,
         with_max=return_max_logit,
-        sink=sink is not None,
         dtype_o=dtype_o,
         amax_o=return_amax_o,
         factors=of_call,
