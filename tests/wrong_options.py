@@ -86,7 +86,7 @@ def _output(value, found):
 
 
 def _factor(value, expected, found):
-    return Mistake("descale_q", value, InvalidArgumentError, f"{{name}}: expected {expected}, {found}; the stored numbers times it are the tensor's")
+    return Mistake("descale_q", value, InvalidArgumentError, f"{{name}}: expected {expected}, {found}; it is the factor of an FP8 tensor")
 
 
 # Calls of any kind refuse these.
@@ -163,8 +163,8 @@ MISTAKES_OF_SEQUENCES = (
 MISTAKES_OF_FLOAT8 = (
     _output("junk", "found 'junk'"),
     _output(3, "found 3"),
-    _factor(0, "a positive number that float32 holds", "found 0"),
-    _factor(NAN, "a positive number that float32 holds", "found nan"),
+    _factor(0, "a positive finite number", "found 0"),
+    _factor(NAN, "a positive finite number", "found nan"),
     _factor("a", "a positive number or floats of one element", "found 'a'"),
     Mistake("scale_o", 2.0, InvalidArgumentError, "{name}: expected one with an FP8 out_dtype and none with another, found one with bfloat16"),
 )

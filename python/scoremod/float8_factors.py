@@ -33,14 +33,14 @@ def is_number(name, value):
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         return False
     if not 0 < float(value) <= float(np.finfo(np.float32).max):
-        raise wrong(name, "a positive number that float32 holds", value, "the stored numbers times it are the tensor's")
+        raise wrong(name, "a positive finite number", value, "it is the factor of an FP8 tensor")
     return True
 
 
 def wrong_factor(name, value, heads=None):
     """The error for a factor that is no number and no tensor of the right size. heads: of a cache, where each may have one."""
     sizes = "one element" if heads is None else f"one element, or of one for each of {heads} KV heads"
-    return wrong(name, f"a positive number or floats of {sizes}", value, "the stored numbers times it are the tensor's")
+    return wrong(name, f"a positive number or floats of {sizes}", value, "it is the factor of an FP8 tensor")
 
 
 def wrong_output(value):

@@ -282,8 +282,8 @@ def test_without_keys():
         ({"out_dtype": jnp.float32}, "out_dtype: expected none beside a query of bfloat16"),
         ({"descale_k": 0.0}, "descale_k: expected a positive finite number, found 0.0"),
         ({"descale_k": jnp.ones(3)}, "descale_k: expected a positive number or floats of one element, or of one for each of 2 KV heads"),
-        ({"descale_k": jnp.ones((2, 1))}, "descale_k: expected a positive number or a float array"),
-        ({"descale_k": jnp.ones(2, int)}, "descale_k: expected a positive number or a float array"),
+        ({"descale_k": jnp.ones((2, 1))}, "descale_k: expected a positive number or floats"),
+        ({"descale_k": jnp.ones(2, int)}, "descale_k: expected a positive number or floats"),
     ],
 )
 def test_mistakes(options, message):

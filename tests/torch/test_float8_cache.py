@@ -113,7 +113,7 @@ def test_explain_names_the_dtype(random):
         ({"scale_o": 1.0}, "scale_o: expected none beside a query of bfloat16"),
         ({"descale_k": 0.0}, "descale_k: expected a positive finite number, found 0.0"),
         ({"descale_k": torch.ones(3)}, "descale_k: expected a positive number or floats of one element, or of one for each of 2 KV heads"),
-        ({"descale_k": torch.ones(2, dtype=torch.int32)}, "descale_k: expected a positive number or a float tensor"),
+        ({"descale_k": torch.ones(2, dtype=torch.int32)}, "descale_k: expected a positive number or floats"),
         ({"descale_v": torch.tensor([1.0, -1.0])}, "'descale_v': expected a positive finite factor, found -1"),
         ({"descale_v": torch.ones(2, device="meta")}, "descale_v: expected a tensor on cpu, where query is, found one on meta"),
     ],
