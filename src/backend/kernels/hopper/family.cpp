@@ -86,13 +86,16 @@ class HopperVariant final : public TiledVariant {
 
   CallLayout layout(const Work& work) const override {
     CallLayout layout = tiled_layout(work, shape());
+    layout.loaded_bias = shape().loaded_bias;
+    if (shape().heads_together > 0) layout.heads_together = shape().heads_together;
+    if (shape().ordered) add_tile_order(layout, work, shape().fused ? layout.key_tiles : layout.query_tiles);
     if (work.direction == Direction::kForward)
       add_forward(layout, work);
     else if (shape().fused)
       add_fused(layout, work);
     else
       add_backward(layout, work);
-    add_gains(layout, work, shape());
+    add_gains(layout, work, shape(), shape().fused);
     return layout;
   }
 
@@ -190,7 +193,7 @@ class HopperVariant final : public TiledVariant {
     const std::int64_t tiles = layout.query_work_tiles * p.heads_q;
     layout.blocks = shape().turn_ctas;
     layout.add_workspace(&device::AttentionArguments::query_sums, hopper_query_sums_bytes(shape(), p, tiles));
-    layout.add_launch(row_terms_launch(work, layout, shape()));
+    layout.add_launch(row_terms_launch(work, layout, shape(), true));
     layout.add_launch({fused_kernel(), layout.key_work_tiles * p.heads_kv, shape().threads(),
                        hopper_keys_storage(shape(), p, has_differences(work.targets)).bytes, true});
     const device::SwizzledTile q_tile{shape().queries, static_cast<int>(p.dim_qk)};

@@ -49,21 +49,22 @@ constexpr int kTotalThreads = 128;
 constexpr std::int64_t kTotalWarps = 4;
 
 /// The sums of each batch and query head: diagonal_groups() times diagonal_pitch() of shared/query_gradients.cuh.
-std::int64_t diagonals_of(const AttentionProblem& p, const TileShape& shape) {
+std::int64_t diagonals_of(const AttentionProblem& p, const TileShape& shape, bool by_columns) {
   const std::int64_t queries = tiles_of(p.seq_q, shape.queries) * shape.queries,
                      keys = tiles_of(p.seq_kv, shape.keys) * shape.keys;
-  return shape.fused ? keys / device::kDiagonalRows * (queries + device::kDiagonalThreads)
-                     : queries / device::kDiagonalRows * (keys + device::kDiagonalThreads);
+  return by_columns ? keys / device::kDiagonalRows * (queries + device::kDiagonalThreads)
+                    : queries / device::kDiagonalRows * (keys + device::kDiagonalThreads);
 }
 
 /// Positions of a target's sums, for each batch and query head.
-std::int64_t positions_of(const AttentionProblem& p, const OperandTarget& target, const TileShape& shape) {
+std::int64_t positions_of(const AttentionProblem& p, const OperandTarget& target, const TileShape& shape,
+                          bool by_columns) {
   switch (target.sum) {
     case OperandSum::kTotal:
-      return shape.fused ? tiles_of(p.seq_kv, shape.keys) * shape.warps : tiles_of(p.seq_q, shape.queries);
+      return by_columns ? tiles_of(p.seq_kv, shape.keys) * shape.warps : tiles_of(p.seq_q, shape.queries);
     case OperandSum::kQueries: return p.seq_q;
     case OperandSum::kKeys: return p.seq_kv;
-    case OperandSum::kDifference: return diagonals_of(p, shape);
+    case OperandSum::kDifference: return diagonals_of(p, shape, by_columns);
     case OperandSum::kTable:
     case OperandSum::kShared:
     case OperandSum::kElement:
@@ -89,10 +90,10 @@ bool has(std::span<const OperandTarget> targets, OperandSum sum) {
 
 /// Adds each target's sums to the workspace. The entries of tables are numbered over all of them.
 void add_sums(CallLayout& layout, const AttentionProblem& p, std::span<const OperandTarget> targets,
-              const TileShape& shape) {
+              const TileShape& shape, bool by_columns) {
   bool after_table = false;
   for (const OperandTarget& target : targets) {
-    const std::int64_t sums = p.batch * p.heads_q * positions_of(p, target, shape);
+    const std::int64_t sums = p.batch * p.heads_q * positions_of(p, target, shape, by_columns);
     std::size_t bytes = static_cast<std::size_t>(sums) * sizeof(float);
     if (has_exact_sums(target)) bytes += static_cast<std::size_t>(entries_of(p, target.operand)) * cuda::kExactSumBytes;
     layout.add_sums(target.operand, bytes, after_table);
@@ -201,10 +202,10 @@ KernelSource operand_source(const compiler::CompiledProblem& problem, std::span<
   return source;
 }
 
-void add_gains(CallLayout& layout, const Work& work, const TileShape& shape) {
+void add_gains(CallLayout& layout, const Work& work, const TileShape& shape, bool by_columns) {
   if (work.targets.empty()) return;
   const AttentionProblem& p = work.problem.problem;
-  add_sums(layout, p, work.targets, shape);
+  add_sums(layout, p, work.targets, shape, by_columns);
   add_clears(layout, p, work.targets);
   add_totals(layout, p, work.targets, shape);
 }
@@ -215,7 +216,7 @@ CallLayout operand_layout(const compiler::CompiledProblem& problem, std::span<co
   const std::int64_t heads = p.batch * p.heads_q;
   CallLayout layout = tiled_layout({problem, Direction::kBackward, targets}, shape, Gains::kApart);
   layout.add_launch(row_terms_launch({problem, Direction::kBackward, targets}, layout, shape));
-  add_sums(layout, p, targets, shape);
+  add_sums(layout, p, targets, shape, false);
   add_clears(layout, p, targets);
   const bool tables = has(targets, OperandSum::kTable);
   if (tables || has(targets, OperandSum::kTotal) || has(targets, OperandSum::kQueries) ||

@@ -111,8 +111,9 @@ class OperandText {
   std::span<const OperandTarget> targets_;
 };
 
-/// Adds the sums of the work's operand gradients and the kernels that write these.
-void add_gains(CallLayout& layout, const Work& work, const TileShape& shape);
+/// Adds the sums of the work's operand gradients and the kernels that write these. With `by_columns` a kernel that
+/// walks along columns of tiles adds up those of OperandSum::kTotal and kDifference, else one that walks along rows.
+void add_gains(CallLayout& layout, const Work& work, const TileShape& shape, bool by_columns = false);
 
 /// The layout of a call that computes nothing but the gradients of these operands.
 CallLayout operand_layout(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,

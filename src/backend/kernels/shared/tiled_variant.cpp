@@ -36,9 +36,9 @@ std::int64_t rows_of_work_tiles(const Work& work, const CallLayout& layout, cons
   return std::int64_t{layout.query_work_tiles} * shape.queries * work.problem.problem.heads_q;
 }
 
-/// `tiles` are those of a head that CTAs take one after the other.
-int heads_together(std::int64_t tiles, const masks::MaskClass& mask, const TileShape& shape) {
-  if (shape.heads_together > 0) return shape.heads_together;
+/// `tiles` are those of a head that CTAs take one after the other. The heads are as many as have CTAs on a device at
+/// once, and some more if rows are few.
+int heads_together(std::int64_t tiles, const masks::MaskClass& mask) {
   // All rows are as long as each other.
   if (mask.kind == masks::MaskKind::kFull) return 1;
   const int least = tiles > kBlocksAtOnce ? 1 : kLeastTogether;
@@ -55,34 +55,38 @@ void add_tables(CallLayout& layout, const Work& work, const TileShape& shape) {
   layout.add_launch({"attention_differences", tiles_of(entries, kSmallThreads), kSmallThreads, 0});
 }
 
-/// The launches that make the block mask and the order of rows of tiles: once if these are the same in every call.
-void add_states(CallLayout& layout, const Work& work, const TileShape& shape) {
+/// Masks of a call: of each batch and head, unless these share one.
+std::int64_t planes_of(const MaskKnowledge& mask, const AttentionProblem& p) {
+  return (mask.varies_with_batch ? p.batch : 1) * (mask.varies_with_head ? p.heads_q : 1);
+}
+
+/// Adds what follows from the mask, and the launch that makes it: once if the mask is the same in every call.
+template <class Value>
+void add_of_mask(CallLayout& layout, const MaskKnowledge& mask, Value* device::AttentionArguments::*pointer,
+                 std::int64_t bytes, KernelLaunch launch) {
+  const auto size = static_cast<std::size_t>(bytes);
+  if (mask.same_in_every_call) {
+    layout.add_memory_once(pointer, size);
+    layout.add_launch_once(std::move(launch));
+  } else {
+    layout.add_workspace(pointer, size);
+    layout.add_launch(std::move(launch));
+  }
+}
+
+/// The block mask.
+void add_states(CallLayout& layout, const Work& work) {
   const MaskKnowledge mask = mask_knowledge(work.problem, work.direction);
   if (!mask.has_states()) return;
   const AttentionProblem& p = work.problem.problem;
-  const auto add = [&](auto* device::AttentionArguments::*pointer, std::int64_t bytes, KernelLaunch launch) {
-    const auto size = static_cast<std::size_t>(bytes);
-    if (mask.same_in_every_call) {
-      layout.add_memory_once(pointer, size);
-      layout.add_launch_once(std::move(launch));
-    } else {
-      layout.add_workspace(pointer, size);
-      layout.add_launch(std::move(launch));
-    }
-  };
-  const std::int64_t planes = (mask.varies_with_batch ? p.batch : 1) * (mask.varies_with_head ? p.heads_q : 1);
+  const std::int64_t planes = planes_of(mask, p);
   const std::int64_t tiles = std::int64_t{layout.query_tiles} * layout.key_tiles * planes;
   // The kernel finds states of a sequence's own tiles alone if work tiles are packed.
   const bool packs = packs_queries(work) && mask.varies_with_batch;
   const std::int64_t rows_of_tiles = packs ? layout.query_work_tiles * (planes / p.batch) : layout.query_tiles * planes;
   const std::int64_t found = rows_of_tiles * layout.key_tiles;
-  add(&device::AttentionArguments::states, tiles,
-      {"attention_block_mask", tiles_of(found, kSmallWarps), kSmallThreads, 0});
-  const std::int64_t rows = shape.fused ? layout.key_tiles : layout.query_tiles;
-  if (!shape.ordered || rows > kMostOrdered) return;
-  constexpr auto kInt = static_cast<std::int64_t>(sizeof(int));
-  add(&device::AttentionArguments::order, planes * rows * kInt,
-      {"attention_tile_order", planes, kOrderThreads, static_cast<std::size_t>(rows * kInt)});
+  add_of_mask(layout, mask, &device::AttentionArguments::states, tiles,
+              {"attention_block_mask", tiles_of(found, kSmallWarps), kSmallThreads, 0});
 }
 
 /// A product of floats is three MMAs of half the width each, beside the instructions that split them.
@@ -157,12 +161,21 @@ bool packs_tiles(const AttentionProblem& problem, bool has_no_targets) {
   return (problem.tokens_q || problem.tokens_kv) && has_no_targets;
 }
 
-KernelLaunch row_terms_launch(const Work& work, const CallLayout& layout, const TileShape& shape) {
+void add_tile_order(CallLayout& layout, const Work& work, std::int64_t rows) {
+  const MaskKnowledge mask = mask_knowledge(work.problem, work.direction);
+  if (!mask.has_states() || rows > kMostOrdered) return;
+  constexpr auto kInt = static_cast<std::int64_t>(sizeof(int));
+  const std::int64_t planes = planes_of(mask, work.problem.problem);
+  add_of_mask(layout, mask, &device::AttentionArguments::order, planes * rows * kInt,
+              {"attention_tile_order", planes, kOrderThreads, static_cast<std::size_t>(rows * kInt)});
+}
+
+KernelLaunch row_terms_launch(const Work& work, const CallLayout& layout, const TileShape& shape, bool whole_tiles) {
   const AttentionProblem& p = work.problem.problem;
   std::int64_t warps = p.batch * p.heads_q * p.seq_q;
   if (packs_queries(work))
     warps = rows_of_work_tiles(work, layout, shape) / device::kPackedRowsOfWarp;
-  else if (shape.fused)
+  else if (whole_tiles)
     warps = rows_of_work_tiles(work, layout, shape);
   return {"attention_backward_rows", tiles_of(warps, kSmallWarps), kSmallThreads, 0};
 }
@@ -181,16 +194,14 @@ CallLayout tiled_layout(const Work& work, const TileShape& shape, Gains gains) {
   layout.key_work_tiles = all_of(layout.key_tiles, p.tokens_kv, shape.keys);
   const std::int64_t tiles =
       packs ? std::max(layout.query_work_tiles, layout.key_work_tiles) : std::max(layout.query_tiles, layout.key_tiles);
-  layout.heads_together =
-      heads_together(tiles, forward ? work.problem.forward.mask : work.problem.backward->mask, shape);
-  layout.loaded_bias = shape.loaded_bias;
+  layout.heads_together = heads_together(tiles, forward ? work.problem.forward.mask : work.problem.backward->mask);
   if (!forward) {
     const std::int64_t rows =
         packs_queries(work) ? rows_of_work_tiles(work, layout, shape) : p.batch * p.heads_q * ((p.seq_q + 1) / 2 * 2);
     layout.add_workspace(&device::AttentionArguments::rows, static_cast<std::size_t>(2 * rows) * sizeof(float));
   }
   if (!apart) add_tables(layout, work, shape);
-  add_states(layout, work, shape);
+  add_states(layout, work);
   return layout;
 }
 

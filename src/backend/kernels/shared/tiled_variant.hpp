@@ -33,8 +33,13 @@ bool packs_tiles(const AttentionProblem& problem, bool has_no_targets);
 /// relative-position tables. Kernels that sum operand gradients apart read no tables. add_gains() comes after the
 /// family's launches.
 CallLayout tiled_layout(const Work& work, const TileShape& shape, Gains gains = Gains::kBeside);
-/// The launch of attention_backward_rows, after tiled_layout().
-KernelLaunch row_terms_launch(const Work& work, const CallLayout& layout, const TileShape& shape);
+/// Adds longest-first scheduling of so many rows of tiles (or columns) after tiled_layout(), by the time that the
+/// tiles' states ask for. Without it they are in the order of a causal mask.
+void add_tile_order(CallLayout& layout, const Work& work, std::int64_t rows);
+/// The launch of attention_backward_rows, after tiled_layout(). Without `whole_tiles` it makes no terms of rows behind
+/// the last query.
+KernelLaunch row_terms_launch(const Work& work, const CallLayout& layout, const TileShape& shape,
+                              bool whole_tiles = false);
 
 /// The time of a direction without a program, in milliseconds of an H200 at the shape of measured_at.hpp. Rows of tiles
 /// take some beside their tiles.

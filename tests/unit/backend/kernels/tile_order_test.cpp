@@ -51,9 +51,7 @@ TileShape in_order(TileShape shape) {
   shape.ordered = true;
   return shape;
 }
-TileShape ordered(const AttentionProblem& problem, Direction direction) {
-  return in_order(portable(problem, direction));
-}
+TileShape ordered(const AttentionProblem& problem, Direction direction) { return in_order(hopper(problem, direction)); }
 TileShape ordered_variants(const AttentionProblem& problem, Direction direction) {
   return in_order(hopper_variants(problem, direction));
 }
@@ -122,7 +120,8 @@ TEST(TileOrder, HasTheLongestRowsFirst) {
   problem.index_offsets = true;  // so that the states are a call's
   problem.program = Program::parse("value = score\nkeep = q_idx // 128 % 2 == 0 & q_idx < 512 | q_idx == kv_idx");
   const compiler::CompiledProblem compiled = compiler::compile(problem);
-  const test::EmulatedKernels kernels(compiled, Direction::kForward, ordered(compiled.problem, Direction::kForward));
+  const test::EmulatedKernels kernels(compiled, Direction::kForward,
+                                      ordered_variants(compiled.problem, Direction::kForward));
   const ProblemInputs inputs = random_inputs(problem);
   ProblemBuffers buffers(problem, buffers_of(inputs));
   std::vector<std::byte> workspace(kernels.kernels().workspace_bytes() + 16);
