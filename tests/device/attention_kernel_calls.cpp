@@ -6,7 +6,6 @@
 #include "backend/cuda/modules/kernel_cache.hpp"
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
@@ -103,17 +102,29 @@ constexpr Timed kTimed[] = {
     {"full f32, head dim 256", kPlain, {.batch = 1, .dim = 256}, DType::kF32},
 };
 
-std::string describe(const TileShape& shape) {
-  return concat(to_string(shape.family), " ", shape.queries, "x", shape.keys, " warps ", shape.warps, " row tiles ",
-                shape.row_tiles, " step ", shape.step, " part ", shape.part, " key step ", shape.key_step, " blocks ",
-                shape.blocks, " stages ", shape.stages, " key stages ", shape.key_stages, " teams ", shape.teams,
-                " splits ", shape.splits, " persistent CTAs ", shape.persistent_ctas, " heads together ",
-                shape.heads_together, shape.ordered ? " ordered" : "", shape.fused ? " fused" : "",
-                shape.turn_ctas > 0 ? " in turns" : "",
-                shape.dq_order == DqOrder::kLateFence        ? ", late fence"
-                : shape.dq_order == DqOrder::kEarlyAdditions ? ", early additions"
-                                                             : "");
-}
+struct Describe {
+  static std::string tile(const char* family, const TileShape& shape) {
+    return concat(family, " ", shape.queries, "x", shape.keys, " warps ", shape.warps, " row tiles ", shape.row_tiles,
+                  " blocks ", shape.blocks);
+  }
+  std::string operator()(const PortableShape& shape) const {
+    return concat(tile("portable", shape), " step ", shape.step, " part ", shape.part, " key step ", shape.key_step);
+  }
+  std::string operator()(const HopperShape& shape) const {
+    return concat(tile("hopper", shape), " step ", shape.step, " key step ", shape.key_step, " stages ", shape.stages,
+                  " key stages ", shape.key_stages, " persistent CTAs ", shape.persistent_ctas, " heads together ",
+                  shape.heads_together, shape.ordered ? " ordered" : "", shape.fused ? " fused" : "",
+                  shape.turn_ctas > 0 ? " in turns" : "",
+                  shape.dq_order == DqOrder::kLateFence        ? ", late fence"
+                  : shape.dq_order == DqOrder::kEarlyAdditions ? ", early additions"
+                                                               : "");
+  }
+  std::string operator()(const SplitKvShape& shape) const {
+    return concat(tile(shape.traits().name, shape), " stages ", shape.stages, " teams ", shape.teams, " splits ",
+                  shape.splits, " persistent CTAs ", shape.persistent_ctas);
+  }
+  std::string operator()(const std::shared_ptr<const Variant>&) const { return "another"; }
+};
 
 }  // namespace
 
@@ -190,11 +201,11 @@ Call::Call(const AttentionProblem& problem, const ProblemInputs& inputs) {
   parameters.stream = cuda::own_stream();
 }
 
-void record_time(const Timed& timed, const char* direction, const TileShape& shape, double ms) {
-  const std::string line =
-      concat(R"({"kind": "time", "case": ")", timed.name, shape.persistent_ctas > 0 ? "/persistent" : "",
-             shape.loaded_bias ? "/copied" : "", R"(", "direction": ")", direction, R"(", "shape": ")", describe(shape),
-             R"(", "ms": )", ms, "}");
+void record_time(const Timed& timed, const char* direction, const AnyShape& shape, double ms) {
+  const KernelTraits traits = traits_of(shape);
+  const std::string line = concat(R"({"kind": "time", "case": ")", timed.name, traits.persistent ? "/persistent" : "",
+                                  traits.loaded_bias ? "/copied" : "", R"(", "direction": ")", direction,
+                                  R"(", "shape": ")", std::visit(Describe{}, shape), R"(", "ms": )", ms, "}");
   std::printf("%s\n", line.c_str());
   test::record_line(line);
 }
@@ -204,18 +215,19 @@ std::vector<OperandTarget> targets_of(const compiler::CompiledProblem& compiled,
   return operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kBeside);
 }
 
-TileShape hopper_backward_shape(const AttentionProblem& problem, std::span<const OperandTarget> targets) {
-  std::vector<TileShape> shapes = hopper_shapes(problem, Direction::kBackward);
+HopperShape hopper_backward_shape(const AttentionProblem& problem, std::span<const OperandTarget> targets) {
+  std::vector<HopperShape> shapes = hopper_shapes(problem, Direction::kBackward);
   if (has_differences(targets)) {
-    std::erase_if(shapes, [](const TileShape& shape) { return shape.key_step > kMaxDiagonalStep; });
+    std::erase_if(shapes, [](const HopperShape& shape) { return shape.key_step > kMaxDiagonalStep; });
   }
   return shapes.at(0);
 }
 
 std::shared_ptr<LoadedModules> modules_of(const compiler::CompiledProblem& compiled, Direction direction,
-                                          const TileShape& shape) {
+                                          const AnyShape& shape) {
   const std::string source = render_all(attention_source(compiled, direction, shape, targets_of(compiled, direction)));
-  return std::make_shared<LoadedModules>(std::vector<std::string>{cuda::cached_kernels(source, shape.instructions())});
+  return std::make_shared<LoadedModules>(
+      std::vector<std::string>{cuda::cached_kernels(source, tiled_variant(shape)->instructions())});
 }
 
 const Call& call_of(const Timed& timed, const AttentionProblem& problem) {
@@ -231,7 +243,7 @@ const Call& call_of(const Timed& timed, const AttentionProblem& problem) {
 }
 
 void run_forward(const AttentionProblem& problem, const compiler::CompiledProblem& compiled, const Call& call) {
-  const TileShape shape = tile_shape(problem, Direction::kForward);
+  const PortableShape shape = portable_shape(problem, Direction::kForward);
   const auto forward = forward_plan(test::attention_call(compiled, Direction::kForward, shape),
                                     modules_of(compiled, Direction::kForward, shape));
   const cuda::DeviceMemory memory(forward->workspace_bytes());
@@ -240,25 +252,25 @@ void run_forward(const AttentionProblem& problem, const compiler::CompiledProble
 
 bool builds_alone() { return std::string(std::getenv("SCOREMOD_DEVICE_TIMES")) == "build"; }
 
-void time_forwards(const Timed& timed, const std::vector<TileShape>& shapes) {
+void time_forwards(const Timed& timed, const std::vector<AnyShape>& shapes) {
   const AttentionProblem problem = problem_of(timed);
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   std::vector<std::unique_ptr<ForwardPlan>> plans;
-  for (const TileShape& shape : shapes)
+  for (const AnyShape& shape : shapes)
     plans.push_back(forward_plan(test::attention_call(compiled, Direction::kForward, shape),
                                  modules_of(compiled, Direction::kForward, shape)));
   if (builds_alone()) return;
   const Call& call = call_of(timed, problem);
   const std::vector<double> times =
-      medians_in_turns(plans, call.forward, call.parameters, is_split_kv(shapes.front().family));
+      medians_in_turns(plans, call.forward, call.parameters, std::holds_alternative<SplitKvShape>(shapes.front()));
   for (std::size_t i = 0; i < plans.size(); ++i) record_time(timed, "forward", shapes[i], times[i]);
 }
 
-void time_backwards(const Timed& timed, const std::vector<TileShape>& shapes) {
+void time_backwards(const Timed& timed, const std::vector<AnyShape>& shapes) {
   const AttentionProblem problem = problem_of(timed);
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   std::vector<std::unique_ptr<BackwardPlan>> plans;
-  for (const TileShape& shape : shapes)
+  for (const AnyShape& shape : shapes)
     plans.push_back(backward_plan(
         test::attention_call(compiled, Direction::kBackward, shape, targets_of(compiled, Direction::kBackward)),
         modules_of(compiled, Direction::kBackward, shape)));

@@ -16,10 +16,10 @@
 #include "backend/cuda/device/own_stream.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/plan.hpp"
 #include "compiler/compiled_problem.hpp"
 #include "device/device_fixture.hpp"
+#include "support/tiled_call.hpp"
 
 // The timed cases of the attention kernels, and the timing, if SCOREMOD_DEVICE_TIMES is set.
 
@@ -77,10 +77,10 @@ const Call& call_of(const Timed& timed, const AttentionProblem& problem);
 /// The operands whose gradients a backward writes beside dq, dk and dv.
 std::vector<OperandTarget> targets_of(const compiler::CompiledProblem& compiled, Direction direction);
 /// The first of the backward's hopper_shapes() that has room for the targets' sums.
-TileShape hopper_backward_shape(const AttentionProblem& problem, std::span<const OperandTarget> targets);
+HopperShape hopper_backward_shape(const AttentionProblem& problem, std::span<const OperandTarget> targets);
 /// Compiled, or from the store.
 std::shared_ptr<LoadedModules> modules_of(const compiler::CompiledProblem& compiled, Direction direction,
-                                          const TileShape& shape);
+                                          const AnyShape& shape);
 /// A backward reads the forward's outputs.
 void run_forward(const AttentionProblem& problem, const compiler::CompiledProblem& compiled, const Call& call);
 
@@ -116,10 +116,10 @@ std::vector<double> medians_in_turns(const std::vector<std::unique_ptr<Plan>>& p
 
 /// Whether plans are to be built alone, into the store, which several processes may do at once.
 bool builds_alone();
-void record_time(const Timed& timed, const char* direction, const TileShape& shape, double ms);
+void record_time(const Timed& timed, const char* direction, const AnyShape& shape, double ms);
 /// Record the median times of one direction in these shapes, which run one after the other in every round.
-void time_forwards(const Timed& timed, const std::vector<TileShape>& shapes);
-void time_backwards(const Timed& timed, const std::vector<TileShape>& shapes);
+void time_forwards(const Timed& timed, const std::vector<AnyShape>& shapes);
+void time_backwards(const Timed& timed, const std::vector<AnyShape>& shapes);
 
 class AttentionKernelTimes : public test::OnDevice, public ::testing::WithParamInterface<int> {
  protected:

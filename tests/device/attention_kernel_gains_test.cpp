@@ -10,7 +10,6 @@
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "compiler/pipeline.hpp"
 #include "device/operand_gradient_case.hpp"
 #include "problem/tensor_view.hpp"
@@ -77,18 +76,17 @@ class GainsOfAttentionKernels : public test::OnDevice, public ::testing::WithPar
 
 /// Runs a backward of this shape, whose operand gradients must be the same bits each time.
 void expect_right(const OperandGradientCase& test, const compiler::CompiledProblem& compiled,
-                  const std::vector<OperandTarget>& targets, const TileShape& shape) {
-  const TileShape forward_shape = hopper_shapes(compiled.problem, Direction::kForward).front();
-  const auto kept = [](const std::string& text, const TileShape& of) {
-    return cuda::cached_kernels(text, of.instructions());
+                  const std::vector<OperandTarget>& targets, const HopperShape& shape) {
+  const HopperShape forward_shape = hopper_shapes(compiled.problem, Direction::kForward).front();
+  const auto kept = [](const std::string& text) {
+    return cuda::cached_kernels(text, cuda::Instructions::kOfArchitecture);
   };
-  const auto forward =
-      forward_plan(test::attention_call(compiled, Direction::kForward, forward_shape),
-                   std::make_shared<LoadedModules>(std::vector<std::string>{kept(
-                       render_all(attention_source(compiled, Direction::kForward, forward_shape)), forward_shape)}));
+  const auto forward = forward_plan(test::attention_call(compiled, Direction::kForward, forward_shape),
+                                    std::make_shared<LoadedModules>(std::vector<std::string>{kept(
+                                        render_all(attention_source(compiled, Direction::kForward, forward_shape)))}));
   std::vector<std::string> modules;
   for (const std::string& text : render_modules(attention_source(compiled, Direction::kBackward, shape, targets)))
-    modules.push_back(kept(text, shape));
+    modules.push_back(kept(text));
   const auto backward = backward_plan(test::attention_call(compiled, Direction::kBackward, shape, targets),
                                       std::make_shared<LoadedModules>(modules));
 
@@ -114,7 +112,7 @@ TEST_P(GainsOfAttentionKernels, AreRightAndTheSameBitsEachTimeWhereDqIsAddedUp) 
   ASSERT_FALSE(targets.empty());
   if (!hopper_fused_objections(compiled.problem, hopper_fused_shape(compiled.problem), targets).empty())
     GTEST_SKIP() << "no such kernel";
-  TileShape shape = hopper_fused_shape(compiled.problem);
+  HopperShape shape = hopper_fused_shape(compiled.problem);
   for (const DqOrder order : {DqOrder::kFenceAtOnce, DqOrder::kLateFence, DqOrder::kEarlyAdditions}) {
     SCOPED_TRACE(static_cast<int>(order));
     shape.dq_order = order;

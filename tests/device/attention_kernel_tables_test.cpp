@@ -14,7 +14,6 @@
 #include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 #include "device/operand_gradient_case.hpp"
@@ -94,7 +93,7 @@ std::vector<OperandTarget> targets_of(const compiler::CompiledProblem& compiled)
 
 std::unique_ptr<BackwardPlan> operand_plan_of(const compiler::CompiledProblem& compiled) {
   const std::vector<OperandTarget> targets = targets_of(compiled);
-  const TileShape shape = tile_shape(compiled.problem, Direction::kBackward);
+  const PortableShape shape = portable_shape(compiled.problem, Direction::kBackward);
   return backward_plan(test::operand_call(compiled, targets, shape),
                        loaded(cuda::cached_kernels(render_all(operand_source(compiled, targets, shape)))));
 }
@@ -108,13 +107,13 @@ TEST_P(TablesOfAttentionKernels, AreRightAndTheSameBitsEachTime) {
   const AttentionProblem& problem = compiled.problem;
   const auto modules = [&](Direction direction) {
     return loaded(
-        cuda::cached_kernels(render_all(attention_source(compiled, direction, tile_shape(problem, direction)))));
+        cuda::cached_kernels(render_all(attention_source(compiled, direction, portable_shape(problem, direction)))));
   };
   const auto forward =
-      forward_plan(test::attention_call(compiled, Direction::kForward, tile_shape(problem, Direction::kForward)),
+      forward_plan(test::attention_call(compiled, Direction::kForward, portable_shape(problem, Direction::kForward)),
                    modules(Direction::kForward));
   const auto backward =
-      backward_plan(test::attention_call(compiled, Direction::kBackward, tile_shape(problem, Direction::kBackward)),
+      backward_plan(test::attention_call(compiled, Direction::kBackward, portable_shape(problem, Direction::kBackward)),
                     modules(Direction::kBackward));
   const auto operands = operand_plan_of(compiled);
 
@@ -169,7 +168,7 @@ TEST_P(TableTimes, BesideThePassOfCublas) {
   const auto pass = cuda::OperandGradients::build(compiled, std::vector<std::uint32_t>{0});
   if (builds_alone()) return;
   const Call& call = call_of(timed, problem);
-  const TileShape shape = tile_shape(problem, Direction::kForward);
+  const PortableShape shape = portable_shape(problem, Direction::kForward);
   const auto forward =
       forward_plan(test::attention_call(compiled, Direction::kForward, shape),
                    loaded(cuda::cached_kernels(render_all(attention_source(compiled, Direction::kForward, shape)))));

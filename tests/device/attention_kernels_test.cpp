@@ -15,7 +15,6 @@
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "backend/kernels/split_kv/family.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"
@@ -48,10 +47,10 @@ enum class Kernels { kHopper, kFused, kPortable };
 constexpr std::array kAllKernels{Kernels::kHopper, Kernels::kFused, Kernels::kPortable};
 Kernels kernels_of(int parameter) { return kAllKernels[static_cast<std::size_t>(parameter) % kAllKernels.size()]; }
 
-TileShape shape_of(const AttentionProblem& problem, Direction direction, Kernels kernels) {
+AnyShape shape_of(const AttentionProblem& problem, Direction direction, Kernels kernels) {
   if (kernels == Kernels::kPortable ||
       !hopper_objections(problem, direction, cuda::current_compute_capability()).empty())
-    return tile_shape(problem, direction);
+    return portable_shape(problem, direction);
   const bool fused = kernels == Kernels::kFused && direction == Direction::kBackward;
   return fused && hopper_fused_objections(problem, hopper_fused_shape(problem)).empty()
              ? hopper_fused_shape(problem)
@@ -65,24 +64,26 @@ class Plans {
       : Plans(compiled, {shape_of(compiled.problem, Direction::kForward, kernels),
                          shape_of(compiled.problem, Direction::kBackward, kernels)}) {}
   /// Makes the forward and the backward.
-  Plans(const compiler::CompiledProblem& compiled, const std::array<TileShape, 2>& shapes)
-      : problem_(compiled.problem) {
+  Plans(const compiler::CompiledProblem& compiled, const std::array<AnyShape, 2>& shapes) : problem_(compiled.problem) {
     const auto& [forward, backward] = shapes;
     forward_ = forward_plan(test::attention_call(compiled, Direction::kForward, forward),
                             image(compiled, Direction::kForward, forward));
     if (compiled.backward)
       backward_ = backward_plan(test::attention_call(compiled, Direction::kBackward, backward),
                                 image(compiled, Direction::kBackward, backward));
-    families_ = concat(to_string(forward.family), " and ", backward.fused ? "fused " : "", to_string(backward.family),
-                       backward.loaded_bias ? " with a TMA-loaded bias" : "");
+    const KernelTraits traits = traits_of(backward);
+    families_ = concat(traits_of(forward).name, " and ", traits.fused ? "fused " : "", traits.name,
+                       traits.loaded_bias ? " with a TMA-loaded bias" : "");
   }
   /// Makes a forward alone.
-  Plans(const compiler::CompiledProblem& compiled, const TileShape& forward)
+  Plans(const compiler::CompiledProblem& compiled, const AnyShape& forward)
       : problem_(compiled.problem),
         forward_(forward_plan(test::attention_call(compiled, Direction::kForward, forward),
-                              image(compiled, Direction::kForward, forward))),
-        families_(concat(to_string(forward.family), ", ", forward.queries, " rows, ", forward.splits, " splits, ",
-                         forward.persistent_ctas, " persistent CTAs")) {}
+                              image(compiled, Direction::kForward, forward))) {
+    const CallLayout layout = tiled_variant(forward)->layout({compiled, Direction::kForward, {}});
+    families_ = concat(traits_of(forward).name, ", ", tile_of(forward).queries, " rows, ", layout.splits, " splits, ",
+                       layout.blocks, " persistent CTAs");
+  }
   const std::string& families() const { return families_; }
 
   checking::Subject subject() const {
@@ -110,9 +111,9 @@ class Plans {
 
  private:
   static std::shared_ptr<LoadedModules> image(const compiler::CompiledProblem& compiled, Direction direction,
-                                              const TileShape& shape) {
-    return std::make_shared<LoadedModules>(std::vector<std::string>{
-        cuda::cached_kernels(render_all(attention_source(compiled, direction, shape)), shape.instructions())});
+                                              const AnyShape& shape) {
+    return std::make_shared<LoadedModules>(std::vector<std::string>{cuda::cached_kernels(
+        render_all(attention_source(compiled, direction, shape)), tiled_variant(shape)->instructions())});
   }
 
   const AttentionProblem& problem_;
@@ -218,11 +219,11 @@ class SplitKvAttentionKernels : public test::OnDevice, public ::testing::WithPar
   static checking::CheckCase test_case() {
     return test::split_kv_cases()[static_cast<std::size_t>(GetParam() / kShapes)];
   }
-  static TileShape shape(const AttentionProblem& problem) {
+  static SplitKvShape shape(const AttentionProblem& problem) {
     const DeviceProperties device = cuda::describe_current_device();
-    std::vector<TileShape> shapes = split_kv_shapes(problem, device);
-    for (const TileShape& shape : hopper_split_kv_shapes(problem, device.multiprocessors)) shapes.push_back(shape);
-    TileShape shape = shapes[static_cast<std::size_t>(GetParam() % kShapes)];
+    std::vector<SplitKvShape> shapes = split_kv_shapes(problem, device);
+    for (const SplitKvShape& shape : hopper_split_kv_shapes(problem, device.multiprocessors)) shapes.push_back(shape);
+    SplitKvShape shape = shapes[static_cast<std::size_t>(GetParam() % kShapes)];
     if (shape.splits > 1 && GetParam() / kShapes % 2 != 0) shape.splits = 3;
     return shape;
   }
@@ -259,9 +260,9 @@ class PersistentSplitKvAttentionKernels : public test::OnDevice, public ::testin
   static checking::CheckCase test_case() {
     return test::split_kv_cases()[static_cast<std::size_t>(GetParam() / kPersistentShapes)];
   }
-  static TileShape shape(const AttentionProblem& problem) {
+  static SplitKvShape shape(const AttentionProblem& problem) {
     const auto number = static_cast<std::size_t>(GetParam() % kPersistentShapes);
-    TileShape shape = persistent_split_kv_shapes(problem, cuda::describe_current_device()).at(number / 2);
+    SplitKvShape shape = persistent_split_kv_shapes(problem, cuda::describe_current_device()).at(number / 2);
     if (number % 2 != 0) shape.persistent_ctas = 5;
     return shape;
   }
@@ -292,16 +293,17 @@ INSTANTIATE_TEST_SUITE_P(Cases, PersistentSplitKvAttentionKernels,
 /// Runs the forwards of heads wider than 256 in each shape.
 class WideAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<test::WideCase> {
  protected:
-  static void expect_right_in(const std::vector<TileShape>& shapes) {
+  template <class Shape>
+  static void expect_right_in(const std::vector<Shape>& shapes) {
     const checking::CheckCase test = test::check_case(GetParam());
-    for (const TileShape& shape : shapes) {
+    for (const Shape& shape : shapes) {
       expect_right(shape, test);
       if (!test.problem.dtype_kv) expect_right(shape, test, test::poisoned_inputs(test.problem, test.seed));
     }
   }
 };
 TEST_P(WideAttentionKernels, AreRight) {
-  expect_right_in(tile_shapes(test::check_case(GetParam()).problem, Direction::kForward));
+  expect_right_in(portable_shapes(test::check_case(GetParam()).problem, Direction::kForward));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, WideAttentionKernels, ::testing::ValuesIn(test::kWideHeads));
 
@@ -325,7 +327,7 @@ class PersistentAttentionKernels : public test::OnDevice, public ::testing::With
     test.problem.backward = false;
     return test;
   }
-  static TileShape shape(const AttentionProblem& problem) {
+  static HopperShape shape(const AttentionProblem& problem) {
     return persistent_hopper_shape(problem,
                                    GetParam() % 2 == 0 ? kFewBlocks : cuda::describe_current_device().multiprocessors);
   }
@@ -357,7 +359,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, PersistentAttentionKernels,
 class CopyingAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<std::size_t> {
  protected:
   static checking::CheckCase test_case() { return test::loaded_bias_cases()[GetParam()]; }
-  static TileShape shape(const AttentionProblem& problem) {
+  static HopperShape shape(const AttentionProblem& problem) {
     return copying_hopper_shape(problem, loaded_bias(problem, Direction::kForward).value());
   }
 };
@@ -366,10 +368,10 @@ TEST_P(CopyingAttentionKernels, AreRightAndGiveTheBitsOfReads) {
   const checking::CheckCase test = test_case();
   if (cuda::current_compute_capability() != kHopperCapability) GTEST_SKIP() << "no Hopper kernels";
   const ProblemInputs poisoned = test::poisoned_inputs(test.problem, test.seed);
-  const TileShape copying = shape(test.problem);
+  const HopperShape copying = shape(test.problem);
   expect_right(copying, test);
   expect_right(copying, test, poisoned);
-  TileShape reading = copying;
+  HopperShape reading = copying;
   reading.loaded_bias.reset();
   expect_same_bits(std::array{copying, reading}, test.problem, test.call);
   expect_same_bits(std::array{copying, reading}, test.problem, test.call, poisoned);
@@ -384,8 +386,9 @@ TEST_P(CopyingBackwardAttentionKernels, AreRight) {
   const checking::CheckCase test = test::loaded_bias_backward_cases()[GetParam()];
   if (cuda::current_compute_capability() != kHopperCapability) GTEST_SKIP() << "no Hopper kernels";
   const AttentionProblem problem = compiler::compile(test.problem).problem;
-  const std::array shapes{hopper_shapes(problem, Direction::kForward).front(),
-                          copying_fused_shape(problem, loaded_bias(problem, Direction::kBackward).value())};
+  const std::array<AnyShape, 2> shapes{
+      hopper_shapes(problem, Direction::kForward).front(),
+      copying_fused_shape(problem, loaded_bias(problem, Direction::kBackward).value())};
   expect_right(shapes, test);
   expect_right(shapes, test, test::poisoned_inputs(test.problem, test.seed));
 }

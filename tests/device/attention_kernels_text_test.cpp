@@ -11,7 +11,6 @@
 #include "backend/kernels/backend/recipe.hpp"
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "backend/kernels/split_kv/family.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
@@ -35,15 +34,16 @@ class AttentionKernelsText : public ::testing::Test {
 
   /// ptxas' report on a direction's kernels.
   static std::string report_of(const AttentionProblem& problem, Direction direction, int architecture) {
-    return report_of(problem, direction, architecture, tile_shape(problem, direction));
+    return report_of(problem, direction, architecture, portable_shape(problem, direction));
   }
   static std::string report_of(const AttentionProblem& problem, Direction direction, int architecture,
-                               const TileShape& shape) {
+                               const AnyShape& shape) {
     const compiler::CompiledProblem compiled = compiler::compile(problem);
     std::string reports;
     for (const std::string& module : render_modules(attention_source(compiled, direction, shape))) {
       std::string report;
-      const std::string image = cuda::compile_kernels(module, architecture, &report, shape.instructions());
+      const std::string image =
+          cuda::compile_kernels(module, architecture, &report, tiled_variant(shape)->instructions());
       EXPECT_EQ(image.compare(0, 4, "\177ELF"), 0) << "no machine code for the architecture";
       reports += report;
     }
@@ -78,8 +78,8 @@ TEST_F(AttentionKernelsText, OfFieldsAndOperandsGradientsCompile) {
   const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kApart);
   ASSERT_EQ(targets.size(), 2U);
   std::string report;
-  cuda::compile_kernels(render_all(operand_source(compiled, targets, tile_shape(problem, Direction::kBackward))), 90,
-                        &report);
+  cuda::compile_kernels(render_all(operand_source(compiled, targets, portable_shape(problem, Direction::kBackward))),
+                        90, &report);
   EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << report;
 }
 
@@ -101,7 +101,7 @@ TEST_F(AttentionKernelsText, OfTablesAndSharedElementsCompile) {
       for (const int architecture : kArchitectures) {
         std::string report;
         const std::string source =
-            render_all(operand_source(compiled, targets, tile_shape(problem, Direction::kBackward)));
+            render_all(operand_source(compiled, targets, portable_shape(problem, Direction::kBackward)));
         cuda::compile_kernels(source, architecture, &report);
         EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << architecture << ", " << text << ": " << report;
       }
@@ -120,16 +120,16 @@ TEST_F(AttentionKernelsText, OfGradientsAlongQueriesAndKeysCompile) {
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kBeside);
   ASSERT_EQ(targets.size(), 1U);
-  const auto expect_no_spills = [&](int architecture, const TileShape& shape) {
+  const auto expect_no_spills = [&](int architecture, const AnyShape& shape) {
     for (const std::string& module : render_modules(attention_source(compiled, Direction::kBackward, shape, targets))) {
       std::string report;
-      cuda::compile_kernels(module, architecture, &report, shape.instructions());
+      cuda::compile_kernels(module, architecture, &report, tiled_variant(shape)->instructions());
       EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << architecture << ": " << report;
       EXPECT_FALSE(serializes_products(report)) << report;
     }
   };
   for (const int architecture : kArchitectures)
-    expect_no_spills(architecture, tile_shape(problem, Direction::kBackward));
+    expect_no_spills(architecture, portable_shape(problem, Direction::kBackward));
   expect_no_spills(90, hopper_shapes(problem, Direction::kBackward).front());
 }
 
@@ -176,11 +176,11 @@ TEST_P(AttentionKernelsTextOfFloats, FitsAndCompiles) {
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   auto number = static_cast<std::size_t>(GetParam() / 64);
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-    const std::vector<TileShape> shapes = tile_shapes(problem, direction);
+    const std::vector<PortableShape> shapes = portable_shapes(problem, direction);
     const KernelCall made = test::attention_call(compiled, direction, shapes.back());
     for (const KernelLaunch& launch : made.launches())
       EXPECT_LE(launch.shared_bytes, kSmallestSharedBytes) << launch.kernel;
-    for (const TileShape& shape : shapes) {
+    for (const PortableShape& shape : shapes) {
       const int architecture = kArchitectures[number++ % kArchitectures.size()];
       const std::string report = report_of(problem, direction, architecture, shape);
       // The best shape of a forward was timed on this architecture.
@@ -217,7 +217,7 @@ TEST_F(AttentionKernelsText, OfWideHeadsKeepTheirRegistersWhereDqIsAddedUp) {
       problem.operands.clear();
       for (const OperandDecl& decl : problem.program.operands())
         problem.operands.push_back(problem::default_spec(problem, decl));
-      const TileShape shape = hopper_fused_shape(problem);
+      const HopperShape shape = hopper_fused_shape(problem);
       ASSERT_TRUE(hopper_fused_objections(problem, shape).empty());
       const std::string report = report_of(problem, Direction::kBackward, 90, shape);
       EXPECT_LE(register_spill_bytes(report), hopper_variant(shape)->harmless_spill()) << entry << ": " << report;
@@ -236,7 +236,7 @@ TEST_F(AttentionKernelsText, OfDecodeCompilesAndKeepsItsRegisters) {
       DeviceProperties device;
       device.multiprocessors = 132;
       device.shared_memory_per_block = architecture == 86 || architecture == 120 ? 101376 : 166912;
-      const TileShape shape = split_kv_shapes(problem, device)[2 * (number++ % 3)];
+      const SplitKvShape shape = split_kv_shapes(problem, device)[2 * (number++ % 3)];
       const std::string report = report_of(problem, Direction::kForward, architecture, shape);
       EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
       EXPECT_LE(register_spill_bytes(report), kHarmlessSpill)
@@ -259,8 +259,8 @@ TEST_F(AttentionKernelsText, OfPersistentDecodeCompilesAndKeepsItsRegisters) {
       DeviceProperties device;
       device.multiprocessors = 132;
       device.shared_memory_per_block = architecture == 86 || architecture == 120 ? 101376 : 166912;
-      const std::vector<TileShape> shapes = persistent_split_kv_shapes(problem, device);
-      const TileShape& shape = shapes[number++ % shapes.size()];
+      const std::vector<SplitKvShape> shapes = persistent_split_kv_shapes(problem, device);
+      const SplitKvShape& shape = shapes[number++ % shapes.size()];
       const std::string report = report_of(problem, Direction::kForward, architecture, shape);
       EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
       EXPECT_LE(register_spill_bytes(report), kHarmlessSpill)
@@ -280,15 +280,15 @@ TEST_F(AttentionKernelsText, OfWideHeadsKeepsItsRegisters) {
     DeviceProperties device;
     device.multiprocessors = 132;
     device.shared_memory_per_block = architecture == 86 || architecture == 120 ? 101376 : 166912;
-    const auto expect_no_spills = [&](const TileShape& shape) {
+    const auto expect_no_spills = [&](const AnyShape& shape) {
       const std::string report = report_of(problem, Direction::kForward, architecture, shape);
       EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
       EXPECT_LE(register_spill_bytes(report), kHarmlessSpill)
-          << dim_qk << " and " << dim_v << ", rows " << shape.queries << ": " << report;
+          << dim_qk << " and " << dim_v << ", rows " << tile_of(shape).queries << ": " << report;
     };
     expect_no_spills(split_kv_shapes(problem, device)[2 * (number % 3)]);
     problem.seq_q = problem.seq_kv;
-    expect_no_spills(tile_shape(problem, Direction::kForward));
+    expect_no_spills(portable_shape(problem, Direction::kForward));
   }
 }
 
@@ -351,7 +351,8 @@ TEST_F(AttentionKernelsText, OfALoadedBiasKeepTheirRegistersAndRunProductsBeside
        {test::loaded_bias_case(bias, 128), test::loaded_bias_case(bias + "\nkeep = kv_idx <= q_idx", 128, DType::kBF16),
         test::loaded_bias_case(bias, 64), test::loaded_bias_case(bias, 256)}) {
     SCOPED_TRACE(concat(test.name, ", dim ", test.problem.dim_qk));
-    const TileShape shape = copying_hopper_shape(test.problem, loaded_bias(test.problem, Direction::kForward).value());
+    const HopperShape shape =
+        copying_hopper_shape(test.problem, loaded_bias(test.problem, Direction::kForward).value());
     const std::string report = report_of(test.problem, Direction::kForward, 90, shape);
     EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
     EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << report;
@@ -362,7 +363,8 @@ TEST_F(AttentionKernelsText, OfALoadedBiasKeepTheirRegistersAndRunProductsBeside
 TEST_F(AttentionKernelsText, OfOperandsCopiedByAFusedBackwardKeepTheirRegistersAndRunProductsBesideOtherWork) {
   for (const checking::CheckCase& test : test::loaded_bias_backward_cases()) {
     SCOPED_TRACE(concat(test.name, ", dim ", test.problem.dim_qk));
-    const TileShape shape = copying_fused_shape(test.problem, loaded_bias(test.problem, Direction::kBackward).value());
+    const HopperShape shape =
+        copying_fused_shape(test.problem, loaded_bias(test.problem, Direction::kBackward).value());
     const std::string report = report_of(test.problem, Direction::kBackward, 90, shape);
     EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
     EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << report;
@@ -400,7 +402,7 @@ TEST_F(AttentionKernelsText, OfHopperFusedFitsAndRunsProductsBesideOtherWork) {
     SCOPED_TRACE(concat(test.entry, ", dim ", test.dim));
     const AttentionProblem problem = hopper_problem(test.entry, test.dim);
     ASSERT_TRUE(hopper_fused_objections(problem, hopper_fused_shape(problem)).empty());
-    const TileShape shape = hopper_fused_shape(problem);
+    const HopperShape shape = hopper_fused_shape(problem);
     const compiler::CompiledProblem compiled = compiler::compile(problem);
     const KernelCall made = test::attention_call(compiled, Direction::kBackward, shape);
     for (const KernelLaunch& launch : made.launches()) EXPECT_LE(launch.shared_bytes, kSharedBytes) << launch.kernel;
@@ -413,10 +415,10 @@ TEST_F(AttentionKernelsText, OfHopperFusedFitsAndRunsProductsBesideOtherWork) {
 
 /// Checks a backward's Hopper kernels with operand gradients.
 void expect_registers_suffice(const compiler::CompiledProblem& compiled, const std::vector<OperandTarget>& targets,
-                              const TileShape& shape) {
+                              const AnyShape& shape) {
   for (const std::string& module : render_modules(attention_source(compiled, Direction::kBackward, shape, targets))) {
     std::string report;
-    cuda::compile_kernels(module, 90, &report, shape.instructions());
+    cuda::compile_kernels(module, 90, &report, tiled_variant(shape)->instructions());
     EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << report;
     EXPECT_FALSE(serializes_products(report)) << report;
   }
@@ -478,7 +480,7 @@ TEST_F(AttentionKernelsText, OfHopperFusedFitsWhateverTheProgramReads) {
 
 TEST_F(AttentionKernelsText, OfHopperIsSeenToSerializeWhereTilesAreTooLarge) {
   const AttentionProblem problem = hopper_problem("causal", 128);
-  TileShape shape = hopper_shapes(problem, Direction::kForward).front();
+  HopperShape shape = hopper_shapes(problem, Direction::kForward).front();
   shape.keys = 256;
   const std::string report = report_of(problem, Direction::kForward, 90, shape);
   EXPECT_TRUE(serializes_products(report) || register_spill_bytes(report) > kHarmlessSpill) << report;

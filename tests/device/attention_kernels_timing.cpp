@@ -16,36 +16,37 @@ namespace {
 struct TimedShape {
   const Timed* timed;
   Direction direction;
-  TileShape shape;
+  AnyShape shape;
 };
 
 std::vector<TimedShape> timed_shapes() {
-  const std::vector<TileShape> forward_shapes{
-      {.warps = 4, .row_tiles = 1, .queries = 64, .keys = 64, .blocks = 2},
-      {.warps = 4, .row_tiles = 2, .queries = 128, .keys = 32, .blocks = 2},
-      {.warps = 4, .row_tiles = 1, .queries = 64, .keys = 64, .blocks = 3},
+  const std::vector<PortableShape> forward_shapes{
+      {{.warps = 4, .row_tiles = 1, .queries = 64, .keys = 64, .blocks = 2}},
+      {{.warps = 4, .row_tiles = 2, .queries = 128, .keys = 32, .blocks = 2}},
+      {{.warps = 4, .row_tiles = 1, .queries = 64, .keys = 64, .blocks = 3}},
   };
-  const std::vector<TileShape> backward_shapes{
-      {.warps = 4, .row_tiles = 2, .queries = 128, .keys = 64, .step = 64, .part = 64, .key_step = 32, .blocks = 2},
-      {.warps = 4, .row_tiles = 2, .queries = 128, .keys = 64, .step = 32, .part = 32, .key_step = 32, .blocks = 2},
-      {.warps = 4, .row_tiles = 1, .queries = 64, .keys = 64, .step = 64, .part = 32, .key_step = 64, .blocks = 2},
+  // Then come step, part and key_step.
+  const std::vector<PortableShape> backward_shapes{
+      {{.warps = 4, .row_tiles = 2, .queries = 128, .keys = 64, .blocks = 2}, 64, 64, 32},
+      {{.warps = 4, .row_tiles = 2, .queries = 128, .keys = 64, .blocks = 2}, 32, 32, 32},
+      {{.warps = 4, .row_tiles = 1, .queries = 64, .keys = 64, .blocks = 2}, 64, 32, 64},
   };
-  const std::vector<TileShape> float_forward_shapes{
-      {.row_tiles = 1, .queries = 64, .keys = 32, .element_bytes = 4, .blocks = 3},
-      {.row_tiles = 1, .queries = 64, .keys = 64, .element_bytes = 4},
-      {.row_tiles = 2, .queries = 128, .keys = 64, .element_bytes = 4, .blocks = 1},
+  const std::vector<PortableShape> float_forward_shapes{
+      {{.row_tiles = 1, .queries = 64, .keys = 32, .element_bytes = 4, .blocks = 3}},
+      {{.row_tiles = 1, .queries = 64, .keys = 64, .element_bytes = 4}},
+      {{.row_tiles = 2, .queries = 128, .keys = 64, .element_bytes = 4, .blocks = 1}},
   };
-  const std::vector<TileShape> float_backward_shapes{
-      {.step = 8, .part = 8, .key_step = 8, .element_bytes = 4},
-      {.step = 16, .part = 8, .key_step = 16, .element_bytes = 4},
-      {.row_tiles = 2, .queries = 128, .step = 32, .part = 32, .key_step = 16, .element_bytes = 4, .blocks = 1},
-      {.step = 32, .part = 32, .key_step = 32, .element_bytes = 4, .blocks = 1},
+  const std::vector<PortableShape> float_backward_shapes{
+      {{.element_bytes = 4}, 8, 8, 8},
+      {{.element_bytes = 4}, 16, 8, 16},
+      {{.row_tiles = 2, .queries = 128, .element_bytes = 4, .blocks = 1}, 32, 32, 16},
+      {{.element_bytes = 4, .blocks = 1}, 32, 32, 32},
   };
   std::vector<TimedShape> all;
   for (const Timed& timed : timed_problems()) {
     const AttentionProblem problem = problem_of(timed);
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-      if (!timed.learned) all.push_back({&timed, direction, tile_shape(problem, direction)});
+      if (!timed.learned) all.push_back({&timed, direction, portable_shape(problem, direction)});
       if (timed.learned && direction == Direction::kForward) continue;
       if (hopper_objections(problem, direction, kHopper).empty()) {
         const bool forward = direction == Direction::kForward;
@@ -59,13 +60,13 @@ std::vector<TimedShape> timed_shapes() {
       if (fused) all.push_back({&timed, direction, hopper_fused_shape(problem)});
     }
     if (timed.name == std::string("full f32")) {
-      for (const TileShape& shape : float_forward_shapes) all.push_back({&timed, Direction::kForward, shape});
-      for (const TileShape& shape : float_backward_shapes) all.push_back({&timed, Direction::kBackward, shape});
+      for (const PortableShape& shape : float_forward_shapes) all.push_back({&timed, Direction::kForward, shape});
+      for (const PortableShape& shape : float_backward_shapes) all.push_back({&timed, Direction::kBackward, shape});
     }
     // Every shape where nothing else takes time.
     if (&timed >= timed_problems().data() + 2) continue;
-    for (const TileShape& shape : forward_shapes) all.push_back({&timed, Direction::kForward, shape});
-    for (const TileShape& shape : backward_shapes) all.push_back({&timed, Direction::kBackward, shape});
+    for (const PortableShape& shape : forward_shapes) all.push_back({&timed, Direction::kForward, shape});
+    for (const PortableShape& shape : backward_shapes) all.push_back({&timed, Direction::kBackward, shape});
   }
   return all;
 }
@@ -83,7 +84,7 @@ constexpr Timed kDecoding[] = {
 };
 
 /// The shapes that are offered for its rows, and some that are not.
-std::vector<TileShape> decoding_shapes(const Timed& timed) {
+std::vector<SplitKvShape> decoding_shapes(const Timed& timed) {
   struct Cut {
     int rows, row_tiles, keys, warps;
   };
@@ -91,17 +92,17 @@ std::vector<TileShape> decoding_shapes(const Timed& timed) {
   const AttentionProblem problem = problem_of(timed);
   const std::int64_t rows = timed.sizes.heads_q / timed.sizes.heads_kv * timed.sizes.seq_q;
   const DeviceProperties& device = cuda::describe_current_device();
-  std::vector<TileShape> shapes = split_kv_shapes(problem, device);
+  std::vector<SplitKvShape> shapes = split_kv_shapes(problem, device);
   for (const Cut& cut : kCuts)
     shapes.push_back(split_kv_shape(cut.rows, cut.row_tiles, cut.keys, cut.warps, problem, device));
-  std::erase_if(shapes, [&](const TileShape& shape) { return shape.queries != std::max<std::int64_t>(rows, 16); });
+  std::erase_if(shapes, [&](const SplitKvShape& shape) { return shape.queries != std::max<std::int64_t>(rows, 16); });
   if (cuda::current_compute_capability() != kHopper) return shapes;
   // By warpgroups, and of these some that are not offered either.
   struct GroupCut {
     int keys, teams;
   };
   static constexpr GroupCut kGroupCuts[] = {{32, 2}, {64, 1}, {32, 1}};
-  for (const TileShape& shape : hopper_split_kv_shapes(problem, device.multiprocessors)) shapes.push_back(shape);
+  for (const SplitKvShape& shape : hopper_split_kv_shapes(problem, device.multiprocessors)) shapes.push_back(shape);
   for (const GroupCut& cut : kGroupCuts) {
     shapes.push_back(hopper_split_kv_shape(cut.keys, cut.teams, problem, device.multiprocessors));
     // Heads fill the device here.
@@ -113,7 +114,7 @@ std::vector<TileShape> decoding_shapes(const Timed& timed) {
 /// With SCOREMOD_DEVICE_TIMES=build the plans are only built, into the store, which several processes may do at once.
 TEST_P(AttentionKernelTimes, OfAShape) {
   const TimedShape test = timed_shapes()[static_cast<std::size_t>(GetParam())];
-  if (test.shape.family == Family::kHopper && cuda::current_compute_capability() != kHopper)
+  if (std::holds_alternative<HopperShape>(test.shape) && cuda::current_compute_capability() != kHopper)
     GTEST_SKIP() << "no device of compute capability 9.0";
   if (test.direction == Direction::kForward)
     time_forwards(*test.timed, {test.shape});
@@ -125,7 +126,8 @@ class SplitKvAttentionKernelTimes : public AttentionKernelTimes {};
 
 TEST_P(SplitKvAttentionKernelTimes, OfACase) {
   const Timed& timed = kDecoding[GetParam()];
-  time_forwards(timed, decoding_shapes(timed));
+  const std::vector<SplitKvShape> shapes = decoding_shapes(timed);
+  time_forwards(timed, {shapes.begin(), shapes.end()});
 }
 INSTANTIATE_TEST_SUITE_P(Cases, SplitKvAttentionKernelTimes,
                          ::testing::Range(0, static_cast<int>(std::size(kDecoding))));

@@ -56,8 +56,8 @@ TEST_P(CopyingAttentionKernelTimes, OfACase) {
   const Timed& timed = timed_problem(kCopiedTimed[GetParam()]);
   const AttentionProblem problem = problem_of(timed);
   if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
-  const TileShape copying = copying_hopper_shape(problem, loaded_bias(problem, Direction::kForward).value());
-  TileShape reading = copying;
+  const HopperShape copying = copying_hopper_shape(problem, loaded_bias(problem, Direction::kForward).value());
+  HopperShape reading = copying;
   reading.loaded_bias.reset();
   time_forwards(timed, {hopper_shapes(problem, Direction::kForward).front(), reading, copying});
   if (const auto operand = loaded_bias(problem, Direction::kBackward)) {
@@ -79,8 +79,8 @@ constexpr const char* kDealtTimed[] = {"full",
 
 class TileOrderAttentionKernelTimes : public AttentionKernelTimes {};
 
-std::vector<TileShape> dealt(const TileShape& shape) {
-  std::vector<TileShape> shapes;
+std::vector<AnyShape> dealt(const HopperShape& shape) {
+  std::vector<HopperShape> shapes;
   for (const int heads : {1, 0, 16}) {
     shapes.push_back(shape);
     shapes.back().heads_together = heads;
@@ -90,7 +90,7 @@ std::vector<TileShape> dealt(const TileShape& shape) {
     shapes.back().heads_together = heads;
     shapes.back().ordered = true;
   }
-  return shapes;
+  return {shapes.begin(), shapes.end()};
 }
 
 TEST_P(TileOrderAttentionKernelTimes, OfACase) {
@@ -122,14 +122,14 @@ TEST_P(LearnedAttentionKernelTimes, OfACase) {
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
   const std::vector<OperandTarget> targets = targets_of(compiled, Direction::kBackward);
-  std::vector<TileShape> shapes{hopper_backward_shape(problem, targets)};
+  std::vector<HopperShape> shapes{hopper_backward_shape(problem, targets)};
   ASSERT_TRUE(hopper_fused_objections(problem, hopper_fused_shape(problem), targets).empty());
   shapes.push_back(hopper_fused_shape(problem));
   if (shapes.back().dq_order != DqOrder::kFenceAtOnce) {
     shapes.push_back(shapes.back());
     shapes.back().dq_order = DqOrder::kFenceAtOnce;
   }
-  time_backwards(timed, shapes);
+  time_backwards(timed, {shapes.begin(), shapes.end()});
 }
 INSTANTIATE_TEST_SUITE_P(Cases, LearnedAttentionKernelTimes,
                          ::testing::Range(0, static_cast<int>(std::size(kLearnedTimed))));
@@ -149,7 +149,7 @@ TEST_P(GroupedAttentionKernelTimes, OfACase) {
   const Timed& timed = timed_problem(kGroupedTimed[GetParam()]);
   const AttentionProblem problem = problem_of(timed);
   if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
-  TileShape turns = hopper_fused_shape(problem);
+  HopperShape turns = hopper_fused_shape(problem);
   turns.turn_ctas = static_cast<int>(cuda::describe_current_device().multiprocessors);
   time_backwards(timed, {hopper_shapes(problem, Direction::kBackward).front(), hopper_fused_shape(problem), turns});
 }
@@ -164,11 +164,11 @@ class DqOrderAttentionKernelTimes : public AttentionKernelTimes {};
 TEST_P(DqOrderAttentionKernelTimes, OfACase) {
   const Timed& timed = timed_problem(kOrdersTimed[GetParam()]);
   if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
-  std::vector<TileShape> shapes(3, hopper_fused_shape(problem_of(timed)));
+  std::vector<HopperShape> shapes(3, hopper_fused_shape(problem_of(timed)));
   shapes[0].dq_order = DqOrder::kFenceAtOnce;
   shapes[1].dq_order = DqOrder::kLateFence;
   shapes[2].dq_order = DqOrder::kEarlyAdditions;
-  time_backwards(timed, shapes);
+  time_backwards(timed, {shapes.begin(), shapes.end()});
 }
 INSTANTIATE_TEST_SUITE_P(Cases, DqOrderAttentionKernelTimes,
                          ::testing::Range(0, static_cast<int>(std::size(kOrdersTimed))));

@@ -170,11 +170,11 @@ constexpr double kTolerance = 0x1p-7;
 
 /// The smallest of the shapes of each kind that have room for the problem's rows: with splits of the longest length,
 /// with one split, and persistent.
-std::vector<TileShape> compared_shapes(const AttentionProblem& problem, const DeviceProperties& device) {
-  std::vector<TileShape> shapes = split_kv_shapes(problem, device);
-  for (const TileShape& shape : persistent_split_kv_shapes(problem, device)) shapes.push_back(shape);
+std::vector<SplitKvShape> compared_shapes(const AttentionProblem& problem, const DeviceProperties& device) {
+  std::vector<SplitKvShape> shapes = split_kv_shapes(problem, device);
+  for (const SplitKvShape& shape : persistent_split_kv_shapes(problem, device)) shapes.push_back(shape);
   const std::int64_t rows = std::max<std::int64_t>(problem.heads_q / problem.heads_kv * problem.seq_q, 16);
-  std::erase_if(shapes, [&](const TileShape& shape) { return shape.queries != rows; });
+  std::erase_if(shapes, [&](const SplitKvShape& shape) { return shape.queries != rows; });
   return shapes;
 }
 
@@ -193,7 +193,7 @@ TEST(DecodeLengths, AreRightInEachShape) {
     DeviceProperties device;
     device.multiprocessors = 3;
     device.shared_memory_per_block = 232448;
-    for (TileShape shape : compared_shapes(decode.problem(), device)) {
+    for (SplitKvShape shape : compared_shapes(decode.problem(), device)) {
       SCOPED_TRACE(concat(of.name, ", persistent CTAs ", shape.persistent_ctas, ", splits ", shape.splits));
       if (shape.splits == 1 && shape.persistent_ctas == 0) continue;
       const test::EmulatedKernels kernels(compiled, Direction::kForward, shape);
@@ -249,9 +249,9 @@ TEST_P(DecodeLengthsTimes, OfACase) {
   const PagedDecode decode(of, 32, 8);
   const AttentionProblem& problem = decode.problem();
   const compiler::CompiledProblem compiled = compiler::compile(problem);
-  const std::vector<TileShape> shapes = compared_shapes(problem, cuda::describe_current_device());
+  const std::vector<SplitKvShape> shapes = compared_shapes(problem, cuda::describe_current_device());
   std::vector<std::unique_ptr<ForwardPlan>> plans;
-  for (const TileShape& shape : shapes)
+  for (const SplitKvShape& shape : shapes)
     plans.push_back(forward_plan(test::attention_call(compiled, Direction::kForward, shape),
                                  modules_of(compiled, Direction::kForward, shape)));
   if (builds_alone()) return;

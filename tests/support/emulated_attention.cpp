@@ -91,7 +91,7 @@ CheckReport check_emulated(const checking::CheckCase& test, const ProblemInputs&
 
 std::vector<std::uint64_t> emulated_forward_bits(const checking::CheckCase& test,
                                                  const std::vector<ProblemInputs>& inputs,
-                                                 const backend::kernels::TileShape& shape, unsigned seed, int times,
+                                                 const backend::kernels::AnyShape& shape, unsigned seed, int times,
                                                  const EmulatedLaunches::Fault& fault) {
   const compiler::CompiledProblem compiled = compiler::compile(test.problem);
   const EmulatedKernels kernels(compiled, Direction::kForward, shape, fault);

@@ -12,7 +12,7 @@
 namespace scoremod::test {
 
 /// The shape of a direction's kernels.
-using ShapeOf = std::function<backend::kernels::TileShape(const AttentionProblem&, backend::Direction)>;
+using ShapeOf = std::function<backend::kernels::AnyShape(const AttentionProblem&, backend::Direction)>;
 
 struct EmulatedFaults {
   EmulatedLaunches::Fault forward = {}, backward = {};
@@ -32,7 +32,7 @@ CheckReport check_emulated(const checking::CheckCase& test, const ProblemInputs&
 /// hold values that calls on a host refuse.
 std::vector<std::uint64_t> emulated_forward_bits(const checking::CheckCase& test,
                                                  const std::vector<ProblemInputs>& inputs,
-                                                 const backend::kernels::TileShape& shape, unsigned seed, int times = 1,
+                                                 const backend::kernels::AnyShape& shape, unsigned seed, int times = 1,
                                                  const EmulatedLaunches::Fault& fault = {});
 
 }  // namespace scoremod::test

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <set>
 #include <utility>
+#include <variant>
 
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "base/fail.hpp"
 #include "base/float16.hpp"
 #include "support/emulated_hopper.hpp"
@@ -82,7 +82,7 @@ void EmulatedLaunches::run_one(const KernelLaunch& launch, backend::kernels::Arg
 }
 
 EmulatedKernels::EmulatedKernels(const compiler::CompiledProblem& problem, backend::Direction direction,
-                                 const backend::kernels::TileShape& shape, const EmulatedLaunches::Fault& fault,
+                                 const backend::kernels::AnyShape& shape, const EmulatedLaunches::Fault& fault,
                                  const EmulatedLaunches::Fault& another_fault)
     : kernels_(attention_call(problem, direction, shape)),
       launches_(emulated_text(backend::kernels::attention_source(problem, direction, shape)), kernels_.launches(),
@@ -103,16 +103,17 @@ void EmulatedKernels::run(backend::kernels::ArgumentBytes argument, unsigned see
 
 EmulatedOperandKernels::EmulatedOperandKernels(const compiler::CompiledProblem& problem,
                                                const std::vector<backend::kernels::OperandTarget>& targets,
-                                               const backend::kernels::TileShape& shape,
+                                               const backend::kernels::AnyShape& shape,
                                                const std::pair<std::string, std::string>& fault,
                                                backend::kernels::Gains gains)
     : kernels_(gains == backend::kernels::Gains::kBeside
                    ? attention_call(problem, backend::Direction::kBackward, shape, targets)
-                   : operand_call(problem, targets, shape)),
+                   : operand_call(problem, targets, std::get<backend::kernels::PortableShape>(shape))),
       launches_(gains == backend::kernels::Gains::kBeside
                     ? emulated_text(
                           backend::kernels::attention_source(problem, backend::Direction::kBackward, shape, targets))
-                    : emulated_text(backend::kernels::operand_source(problem, targets, shape)),
+                    : emulated_text(backend::kernels::operand_source(problem, targets,
+                                                                     std::get<backend::kernels::PortableShape>(shape))),
                 kernels_.launches(), fault) {
   launches_.find_states(kernels_);
 }

@@ -7,9 +7,9 @@
 
 #include "backend/kernels/family.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/workspace/call.hpp"
 #include "support/host_library.hpp"
+#include "support/tiled_call.hpp"
 
 namespace scoremod::test {
 
@@ -53,7 +53,7 @@ class EmulatedKernels {
  public:
   /// `fault`, if it is given, is a piece of the kernels' text and its replacement.
   EmulatedKernels(const compiler::CompiledProblem& problem, backend::Direction direction,
-                  const backend::kernels::TileShape& shape, const EmulatedLaunches::Fault& fault = {},
+                  const backend::kernels::AnyShape& shape, const EmulatedLaunches::Fault& fault = {},
                   const EmulatedLaunches::Fault& another_fault = {});
   /// The kernels of any family's variant.
   EmulatedKernels(const backend::kernels::Work& work, const backend::kernels::Variant& variant,
@@ -73,8 +73,7 @@ class EmulatedOperandKernels {
  public:
   EmulatedOperandKernels(const compiler::CompiledProblem& problem,
                          const std::vector<backend::kernels::OperandTarget>& targets,
-                         const backend::kernels::TileShape& shape,
-                         const std::pair<std::string, std::string>& fault = {},
+                         const backend::kernels::AnyShape& shape, const std::pair<std::string, std::string>& fault = {},
                          backend::kernels::Gains gains = backend::kernels::Gains::kApart);
 
   const backend::kernels::KernelCall& kernels() const { return kernels_; }

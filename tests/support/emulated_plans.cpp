@@ -10,7 +10,7 @@ using backend::Direction;
 template <class Plan, class Tensors, Direction kDirection>
 class EmulatedPlan final : public Plan {
  public:
-  EmulatedPlan(const compiler::CompiledProblem& compiled, const backend::kernels::TileShape& shape)
+  EmulatedPlan(const compiler::CompiledProblem& compiled, const backend::kernels::AnyShape& shape)
       : kernels_(compiled, kDirection, shape) {}
   EmulatedPlan(const compiler::CompiledProblem& compiled, const backend::kernels::Variant& variant,
                const EmulatedLaunches::Fault& fault)
@@ -30,7 +30,7 @@ class EmulatedPlan final : public Plan {
 }  // namespace
 
 std::unique_ptr<backend::ForwardPlan> emulated_forward_plan(const compiler::CompiledProblem& compiled,
-                                                            const backend::kernels::TileShape& shape) {
+                                                            const backend::kernels::AnyShape& shape) {
   return std::make_unique<EmulatedPlan<backend::ForwardPlan, backend::ForwardTensors, Direction::kForward>>(compiled,
                                                                                                             shape);
 }
@@ -43,7 +43,7 @@ std::unique_ptr<backend::ForwardPlan> emulated_forward_plan(const compiler::Comp
 }
 
 std::unique_ptr<backend::BackwardPlan> emulated_backward_plan(const compiler::CompiledProblem& compiled,
-                                                              const backend::kernels::TileShape& shape) {
+                                                              const backend::kernels::AnyShape& shape) {
   return std::make_unique<EmulatedPlan<backend::BackwardPlan, backend::BackwardTensors, Direction::kBackward>>(compiled,
                                                                                                                shape);
 }

@@ -6,7 +6,6 @@
 
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "check/random_problem.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/open_sizes.hpp"
@@ -171,11 +170,12 @@ TEST(Structure, TheTextOfKernelsFollowsFromItAndTheShape) {
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
       if (direction == Direction::kBackward && !one.backward) continue;
       using namespace backend::kernels;  // NOLINT(google-build-using-namespace)
-      std::vector<TileShape> shapes = tile_shapes(one.problem, direction);
-      for (const TileShape& shape : tile_shapes(other.problem, direction)) shapes.push_back(shape);
+      std::vector<AnyShape> shapes;
+      for (const PortableShape& shape : portable_shapes(one.problem, direction)) shapes.emplace_back(shape);
+      for (const PortableShape& shape : portable_shapes(other.problem, direction)) shapes.emplace_back(shape);
       if (one.problem.dtype != DType::kF32 && !one.problem.paged)
-        for (const TileShape& shape : hopper_shapes(one.problem, direction)) shapes.push_back(shape);
-      for (const TileShape& shape : shapes) {
+        for (const HopperShape& shape : hopper_shapes(one.problem, direction)) shapes.emplace_back(shape);
+      for (const AnyShape& shape : shapes) {
         EXPECT_EQ(key_of(attention_source(one, direction, shape)), key_of(attention_source(other, direction, shape)));
         ++compared;
       }

@@ -2,9 +2,8 @@
 
 #include <string_view>
 
-#include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
-#include "backend/kernels/shared/tiled_source.hpp"
+#include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
 
@@ -31,7 +30,7 @@ class ToyVariant final : public Variant {
     shape.queries = 16 * warps_;
     KernelSource source;
     // No launch of layout() fills relative-position tables, so that the program must not read them.
-    fill_attention(source.holes, work.problem, work.direction, shape, OperandText(work.problem, {}), Gains::kApart);
+    fill_attention(source.holes, work, shape, KernelTraits{}, Gains::kApart);
     source.modules = {{{"toy/forward.cuh"}}};
     return source;
   }

@@ -25,15 +25,15 @@ namespace scoremod::verification {
 namespace {
 
 using backend::Direction;
-using backend::kernels::TileShape;
+using backend::kernels::AnyShape;
 
 /// As the kernels' on a GPU.
 constexpr OperationErrors kOfKernels{0x1p-20, 0x1p-20};
 constexpr int kHopper = 90;
 
 /// One of each family that has kernels for the problem.
-std::vector<TileShape> shapes_of(const AttentionProblem& problem, Direction direction) {
-  std::vector<TileShape> shapes{backend::kernels::tile_shape(problem, direction)};
+std::vector<AnyShape> shapes_of(const AttentionProblem& problem, Direction direction) {
+  std::vector<AnyShape> shapes{backend::kernels::portable_shape(problem, direction)};
   if (backend::kernels::hopper_objections(problem, direction, kHopper).empty())
     shapes.push_back(backend::kernels::hopper_shapes(problem, direction).front());
   if (direction == Direction::kBackward || !backend::kernels::split_kv_objections(problem).empty()) return shapes;
@@ -42,7 +42,7 @@ std::vector<TileShape> shapes_of(const AttentionProblem& problem, Direction dire
   device.multiprocessors = 8;
   device.shared_memory_per_block = 232448;
   shapes.push_back(backend::kernels::split_kv_shapes(problem, device).front());
-  const std::vector<TileShape> persistent = backend::kernels::persistent_split_kv_shapes(problem, device);
+  const auto persistent = backend::kernels::persistent_split_kv_shapes(problem, device);
   if (!persistent.empty()) shapes.push_back(persistent.front());
   return shapes;
 }
@@ -53,15 +53,15 @@ std::string wrong(const AttentionProblem& problem) {
   Trial trial(subject);
   const compiler::CompiledProblem& tried = trial.problem();
   std::string found;
-  const auto note = [&](const TileShape& shape, const Verdict& verdict) {
-    if (!verdict.right) found += concat(to_string(shape.family), ": ", verdict.reason, "\n");
+  const auto note = [&](const AnyShape& shape, const Verdict& verdict) {
+    if (!verdict.right) found += concat(backend::kernels::traits_of(shape).name, ": ", verdict.reason, "\n");
   };
-  for (const TileShape& shape : shapes_of(tried.problem, Direction::kForward)) {
+  for (const AnyShape& shape : shapes_of(tried.problem, Direction::kForward)) {
     const auto plan = test::emulated_forward_plan(tried, shape);
     note(shape, verdict_of(verify_forward(trial, *plan, backend::host_memory(), kOfKernels), Direction::kForward));
   }
   if (!tried.backward) return found;
-  for (const TileShape& shape : shapes_of(tried.problem, Direction::kBackward)) {
+  for (const AnyShape& shape : shapes_of(tried.problem, Direction::kBackward)) {
     const auto plan = test::emulated_backward_plan(tried, shape);
     note(shape,
          verdict_of(verify_backward(trial, *plan, backend::host_memory(), {}, true, kOfKernels), Direction::kBackward));

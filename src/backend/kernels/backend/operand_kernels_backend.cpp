@@ -10,6 +10,7 @@
 #include "backend/kernels/backend/recipe.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
+#include "backend/kernels/portable/family.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/unsupported.hpp"
@@ -21,14 +22,14 @@ namespace {
 
 using compiler::CompiledProblem;
 using kernels::OperandTarget;
-using kernels::TileShape;
+using kernels::PortableShape;
 
 /// To be raised when the same source is compiled to something else, or is given other arguments.
 constexpr int kRevision = 4;
 
 class OperandKernelsRecipe final : public Recipe {
  public:
-  OperandKernelsRecipe(CompiledProblem problem, std::vector<OperandTarget> targets, const TileShape& shape)
+  OperandKernelsRecipe(CompiledProblem problem, std::vector<OperandTarget> targets, const PortableShape& shape)
       : problem_(std::move(problem)), targets_(std::move(targets)), shape_(shape) {}
 
   BuildResult build(const Target& target) const override {
@@ -66,7 +67,7 @@ class OperandKernelsRecipe final : public Recipe {
 
   CompiledProblem problem_;
   std::vector<OperandTarget> targets_;
-  TileShape shape_;
+  PortableShape shape_;
 };
 
 class OperandKernelsBackend final : public Backend {
@@ -104,7 +105,7 @@ class OperandKernelsBackend final : public Backend {
     if (problem::has_float8_keys(problem.problem))
       return cuda::float8_candidates(*this, problem, task, target, reasons);
     const std::vector<OperandTarget> targets = targets_of(problem, task);
-    const TileShape shape = shape_of(problem);
+    const PortableShape shape = shape_of(problem);
     const auto recipe = std::make_shared<OperandKernelsRecipe>(problem, targets, shape);
     const int compute_capability = target.device.compute_capability;
     Candidate candidate;
@@ -128,8 +129,8 @@ class OperandKernelsBackend final : public Backend {
   static std::vector<OperandTarget> targets_of(const CompiledProblem& problem, const Task& task) {
     return kernels::operand_targets(problem, task.operand_gradients, kernels::Gains::kApart);
   }
-  static TileShape shape_of(const CompiledProblem& problem) {
-    return kernels::tile_shape(problem.problem, Direction::kBackward);
+  static PortableShape shape_of(const CompiledProblem& problem) {
+    return kernels::portable_shape(problem.problem, Direction::kBackward);
   }
 };
 

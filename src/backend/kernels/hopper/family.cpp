@@ -45,8 +45,8 @@ std::string product_text(DType dtype, std::int64_t columns) {
 }
 
 constexpr int kWarpThreads = 32;
-/// Of hopper_backward_wide: its producers have 24 registers, and keep 100 to 128 bytes in memory. They use them once
-/// for a step of 64 queries.
+/// The producers of hopper_backward_wide have 24 registers, and keep 100 to 128 bytes in memory. They use them once for
+/// a step of 64 queries.
 constexpr std::int64_t kProducersSpill = 160;
 constexpr TiledTimes kForwardTimes{0.765, 0.075, 0.29, 1.03, 0.96, 0.006, 1},
     kBackwardTimes{2.5, 0.22, 0.26, 2.5, 1, 0.016, 2};
@@ -80,9 +80,9 @@ double group_traffic_time(const AttentionProblem& p, const MaskWork& mask, const
   return missed * rows * row_bytes * key_tiles / (kReachedOutOfStep * rates.bytes_per_ms);
 }
 
-class HopperVariant final : public TiledVariant {
+class HopperVariant final : public ShapedVariant<HopperShape> {
  public:
-  using TiledVariant::TiledVariant;
+  using ShapedVariant::ShapedVariant;
 
   CallLayout layout(const Work& work) const override {
     CallLayout layout = tiled_layout(work, shape());
@@ -119,6 +119,16 @@ class HopperVariant final : public TiledVariant {
   }
 
   std::int64_t harmless_spill() const override { return is_wide() ? kProducersSpill : kHarmlessSpill; }
+  std::string label(const Work& work) const override {
+    const auto& operands = work.problem.problem.program.operands();
+    const auto& bias = shape().loaded_bias;
+    return concat(TiledVariant::label(work), shape().persistent_ctas > 0 ? ", persistent" : "",
+                  shape().ordered ? ", the longest rows first" : "",
+                  bias ? concat(", tiles of ", operands[*bias].name, " copied") : "",
+                  shape().fused ? ", dq added up beside dk and dv" : "",
+                  shape().turn_ctas > 0 ? ", heads of a KV head in turns" : "");
+  }
+  cuda::Instructions instructions() const override { return cuda::Instructions::kOfArchitecture; }
 
   std::shared_ptr<const Variant> at_sizes_of(const Work& work, const DeviceProperties&) const override {
     // Sizes decide whether TMA can load a bias, and which backwards there are; forwards follow from the structure.
@@ -197,8 +207,8 @@ class HopperVariant final : public TiledVariant {
     layout.add_launch({fused_kernel(), layout.key_work_tiles * p.heads_kv, shape().threads(),
                        hopper_keys_storage(shape(), p, has_differences(work.targets)).bytes, true});
     const device::SwizzledTile q_tile{shape().queries, static_cast<int>(p.dim_qk)};
-    layout.add_launch({"hopper_write_queries", tiles, shape().threads() - shape().producers(),
-                       static_cast<std::size_t>(q_tile.bytes)});
+    layout.add_launch(
+        {"hopper_write_queries", tiles, shape().consumer_threads(), static_cast<std::size_t>(q_tile.bytes)});
   }
 };
 
@@ -208,10 +218,10 @@ std::vector<UnsupportedReason> objections(const Work& work, const DeviceProperti
   return hopper_objections(work.problem.problem, work.direction, device->compute_capability);
 }
 
-Variants of_shapes(const std::vector<TileShape>& shapes) {
+Variants of_shapes(const std::vector<HopperShape>& shapes) {
   const auto mask = std::make_shared<const SharedMaskWork>();
   Variants found;
-  for (const TileShape& shape : shapes) found.push_back(std::make_shared<const HopperVariant>(shape, mask));
+  for (const HopperShape& shape : shapes) found.push_back(std::make_shared<const HopperVariant>(shape, mask));
   return found;
 }
 
@@ -229,7 +239,7 @@ bool may_take_turns(const Work& work) {
 Variants fused_variants(const Work& work, const DeviceProperties& device, std::vector<UnsupportedReason>& reasons) {
   const AttentionProblem& problem = work.problem.problem;
   Variants found;
-  const auto add = [&](const TileShape& shape) {
+  const auto add = [&](const HopperShape& shape) {
     const std::vector<UnsupportedReason> against = hopper_fused_objections(problem, shape, work.targets);
     reasons.insert(reasons.end(), against.begin(), against.end());
     if (!against.empty()) return;
@@ -237,7 +247,7 @@ Variants fused_variants(const Work& work, const DeviceProperties& device, std::v
     found.insert(found.begin(), one.begin(), one.end());
   };
   if (may_take_turns(work) && device.multiprocessors > 0) {
-    TileShape turns = hopper_fused_shape(problem);
+    HopperShape turns = hopper_fused_shape(problem);
     turns.turn_ctas = static_cast<int>(device.multiprocessors);
     add(turns);
   }
@@ -248,9 +258,9 @@ Variants fused_variants(const Work& work, const DeviceProperties& device, std::v
 
 Variants backward_variants(const Work& work, const DeviceProperties& device, std::vector<UnsupportedReason>& reasons) {
   Variants found = fused_variants(work, device, reasons);
-  std::vector<TileShape> shapes = hopper_shapes(work.problem.problem, work.direction);
+  std::vector<HopperShape> shapes = hopper_shapes(work.problem.problem, work.direction);
   if (has_differences(work.targets))
-    std::erase_if(shapes, [](const TileShape& shape) { return shape.key_step > kMaxDiagonalStep; });
+    std::erase_if(shapes, [](const HopperShape& shape) { return shape.key_step > kMaxDiagonalStep; });
   append(found, of_shapes(shapes));
   return found;
 }
@@ -258,9 +268,9 @@ Variants backward_variants(const Work& work, const DeviceProperties& device, std
 Variants variants(const Work& work, const DeviceProperties& device, std::vector<UnsupportedReason>& reasons) {
   if (work.direction == Direction::kBackward) return backward_variants(work, device, reasons);
   const AttentionProblem& problem = work.problem.problem;
-  std::vector<TileShape> shapes = hopper_shapes(problem, work.direction);
+  std::vector<HopperShape> shapes = hopper_shapes(problem, work.direction);
   if (device.multiprocessors > 0) shapes.push_back(persistent_hopper_shape(problem, device.multiprocessors));
-  const std::vector<TileShape> ordered = ordered_hopper_shapes(work.problem, shapes);
+  const std::vector<HopperShape> ordered = ordered_hopper_shapes(work.problem, shapes);
   if (const auto operand = loaded_bias(problem, work.direction))
     shapes.push_back(copying_hopper_shape(problem, *operand));
   Variants found = of_shapes(shapes);
@@ -270,7 +280,7 @@ Variants variants(const Work& work, const DeviceProperties& device, std::vector<
 
 }  // namespace
 
-void fill_hopper(Holes& holes, const AttentionProblem& problem, Direction direction, const TileShape& shape) {
+void fill_hopper(Holes& holes, const AttentionProblem& problem, Direction direction, const HopperShape& shape) {
   static constexpr std::array<const char*, 3> kDqOrders{"kFenceAtOnce", "kLateFence", "kEarlyAdditions"};
   holes.set("key_stages", shape.key_stages);
   holes.set("box_rows", kHopperBoxRows);
@@ -289,7 +299,25 @@ void fill_hopper(Holes& holes, const AttentionProblem& problem, Direction direct
 
 const KernelFamily kHopperFamily{"hopper", objections, variants};
 
-std::shared_ptr<const TiledVariant> hopper_variant(const TileShape& shape) {
+KernelTraits HopperShape::traits() const {
+  KernelTraits traits{.name = "hopper", .family = 1};
+  traits.producers = kProducers;
+  traits.step = step;
+  traits.part = part;
+  traits.key_step = key_step;
+  traits.stages = stages;
+  traits.persistent = persistent_ctas > 0;
+  traits.separate_dv = separate_dv;
+  traits.fused = fused;
+  traits.heads_take_turns = turn_ctas > 0;
+  traits.loaded_bias = loaded_bias;
+  traits.key_stages = key_stages;
+  traits.dq_order = static_cast<int>(dq_order);
+  traits.ordered = ordered;
+  return traits;
+}
+
+std::shared_ptr<const TiledVariant> hopper_variant(const HopperShape& shape) {
   return std::make_shared<const HopperVariant>(shape);
 }
 

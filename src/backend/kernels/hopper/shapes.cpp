@@ -48,9 +48,8 @@ bool is_long(const Program& program, std::optional<std::uint32_t> loaded_bias = 
 }
 
 /// Two groups of threads and a tile of 128 by 128.
-TileShape square_shape() {
-  TileShape shape;
-  shape.family = Family::kHopper;
+HopperShape square_shape() {
+  HopperShape shape;
   shape.warps = 8;
   shape.queries = shape.keys = 128;
   shape.blocks = 1;
@@ -58,9 +57,9 @@ TileShape square_shape() {
 }
 
 /// Shapes of a forward: the one that was fastest on an H200, and the smaller one.
-std::array<TileShape, 2> forward_shapes(const AttentionProblem& problem) {
+std::array<HopperShape, 2> forward_shapes(const AttentionProblem& problem) {
   const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
-  TileShape shape = square_shape();
+  HopperShape shape = square_shape();
   if (widest <= 64) {
     shape.warps = 12;
     shape.queries = 192;
@@ -69,7 +68,7 @@ std::array<TileShape, 2> forward_shapes(const AttentionProblem& problem) {
   } else if (widest > 128) {
     shape.keys = 96;
   }
-  TileShape smaller = shape;
+  HopperShape smaller = shape;
   smaller.warps = 8;
   smaller.queries = 128;
   smaller.keys = shape.keys > 64 ? 64 : 32;
@@ -77,9 +76,9 @@ std::array<TileShape, 2> forward_shapes(const AttentionProblem& problem) {
 }
 
 /// Shapes of a backward: the one that was fastest on an H200, and the smaller one. Wide heads have one.
-std::array<TileShape, 2> backward_shapes(const AttentionProblem& problem) {
+std::array<HopperShape, 2> backward_shapes(const AttentionProblem& problem) {
   const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
-  TileShape shape = square_shape();
+  HopperShape shape = square_shape();
   const bool wide = widest > 128;
   const Program& program = problem.program;
   const bool score_is_value = program.nodes()[program.value()].op == Op::kScore;
@@ -90,14 +89,14 @@ std::array<TileShape, 2> backward_shapes(const AttentionProblem& problem) {
   // The sums of both would not fit into the registers.
   shape.separate_dv = padded(problem.dim_qk) + padded(problem.dim_v) > 256;
   if (wide) return {shape, shape};
-  TileShape smaller = shape;
+  HopperShape smaller = shape;
   smaller.key_step /= 2;
   smaller.step = smaller.part = shape.step / 2;
   return {shape, smaller};
 }
 
 /// The shared memory of a forward with room for so many tiles of queries.
-device::HopperForwardStorage forward_storage(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v,
+device::HopperForwardStorage forward_storage(const HopperShape& shape, std::int64_t dim_qk, std::int64_t dim_v,
                                              int query_stages) {
   return {
       static_cast<int>(dim_qk),  static_cast<int>(dim_v),      shape.queries, shape.keys, shape.stages, query_stages,
@@ -121,15 +120,15 @@ bool is_copied(const AttentionProblem& problem, std::uint32_t operand) {
 
 }  // namespace
 
-std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction direction) {
+std::vector<HopperShape> hopper_shapes(const AttentionProblem& problem, Direction direction) {
   const auto [larger, smaller] = direction == Direction::kForward ? forward_shapes(problem) : backward_shapes(problem);
   if (larger == smaller) return {larger};
   if (is_long(problem.program)) return {smaller};
   return {larger, smaller};
 }
 
-TileShape persistent_hopper_shape(const AttentionProblem& problem, std::int64_t multiprocessors) {
-  TileShape shape = hopper_shapes(problem, Direction::kForward).front();
+HopperShape persistent_hopper_shape(const AttentionProblem& problem, std::int64_t multiprocessors) {
+  HopperShape shape = hopper_shapes(problem, Direction::kForward).front();
   shape.persistent_ctas = static_cast<int>(multiprocessors);
   // Three warpgroups leave a persistent kernel's accumulators too few registers, and short rows waste less of a smaller
   // tile.
@@ -153,13 +152,13 @@ double persistent_time_part(const compiler::CompiledProblem& problem, const Mask
   return narrow ? kOfLongNarrowRows : kOfLongRows;
 }
 
-std::vector<TileShape> ordered_hopper_shapes(const compiler::CompiledProblem& problem,
-                                             std::span<const TileShape> shapes) {
+std::vector<HopperShape> ordered_hopper_shapes(const compiler::CompiledProblem& problem,
+                                               std::span<const HopperShape> shapes) {
   const Program& program = problem.forward.program;
   // A band's rows are in order, and of documents the contents say which are long.
   if (problem.forward.mask.kind != masks::MaskKind::kGeneral || analysis::keep_reads_operands(program)) return {};
-  std::vector<TileShape> ordered;
-  for (const TileShape& shape : shapes) {
+  std::vector<HopperShape> ordered;
+  for (const HopperShape& shape : shapes) {
     if (shape != shapes.front() && shape.persistent_ctas == 0) continue;
     ordered.push_back(shape);
     ordered.back().ordered = true;
@@ -188,15 +187,15 @@ std::optional<std::uint32_t> loaded_bias(const AttentionProblem& problem, Direct
   return std::nullopt;
 }
 
-TileShape copying_hopper_shape(const AttentionProblem& problem, std::uint32_t operand) {
+HopperShape copying_hopper_shape(const AttentionProblem& problem, std::uint32_t operand) {
   auto [shape, smaller] = forward_shapes(problem);
   if (is_long(problem.program, operand)) shape = smaller;
   shape.loaded_bias = operand;
   return shape;
 }
 
-TileShape hopper_fused_shape(const AttentionProblem& problem) {
-  TileShape shape = backward_shapes(problem).front();
+HopperShape hopper_fused_shape(const AttentionProblem& problem) {
+  HopperShape shape = backward_shapes(problem).front();
   shape.fused = true;
   if (problem.dim_qk > kFusedWidest) {
     shape.step = kWideStep;
@@ -212,13 +211,13 @@ TileShape hopper_fused_shape(const AttentionProblem& problem) {
   return shape;
 }
 
-TileShape copying_fused_shape(const AttentionProblem& problem, std::uint32_t operand) {
-  TileShape shape = hopper_fused_shape(problem);
+HopperShape copying_fused_shape(const AttentionProblem& problem, std::uint32_t operand) {
+  HopperShape shape = hopper_fused_shape(problem);
   shape.loaded_bias = operand;
   return shape;
 }
 
-std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& problem, const TileShape& shape,
+std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& problem, const HopperShape& shape,
                                                        std::span<const OperandTarget> targets) {
   std::vector<UnsupportedReason> reasons;
   if (problem.deterministic) {
@@ -305,15 +304,15 @@ std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem
   return reasons;
 }
 
-device::HopperForwardStorage hopper_forward_storage(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+device::HopperForwardStorage hopper_forward_storage(const HopperShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
   return forward_storage(shape, dim_qk, dim_v, hopper_query_stages(shape, dim_qk, dim_v));
 }
 
-int hopper_query_stages(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+int hopper_query_stages(const HopperShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
   return shape.persistent_ctas > 0 && forward_storage(shape, dim_qk, dim_v, 2).bytes <= kHopperSharedBytes ? 2 : 1;
 }
 
-device::HopperQueriesStorage hopper_queries_storage(const TileShape& shape, const AttentionProblem& problem,
+device::HopperQueriesStorage hopper_queries_storage(const HopperShape& shape, const AttentionProblem& problem,
                                                     bool has_diagonals) {
   return {static_cast<int>(problem.dim_qk),
           static_cast<int>(problem.dim_v),
@@ -323,7 +322,7 @@ device::HopperQueriesStorage hopper_queries_storage(const TileShape& shape, cons
           has_diagonals};
 }
 
-device::HopperKeysStorage hopper_keys_storage(const TileShape& shape, const AttentionProblem& problem,
+device::HopperKeysStorage hopper_keys_storage(const HopperShape& shape, const AttentionProblem& problem,
                                               bool has_diagonals) {
   return {static_cast<int>(problem.dim_qk),
           static_cast<int>(problem.dim_v),
@@ -335,12 +334,12 @@ device::HopperKeysStorage hopper_keys_storage(const TileShape& shape, const Atte
           has_diagonals};
 }
 
-std::size_t hopper_query_sums_bytes(const TileShape& shape, const AttentionProblem& problem, std::int64_t tiles) {
+std::size_t hopper_query_sums_bytes(const HopperShape& shape, const AttentionProblem& problem, std::int64_t tiles) {
   return static_cast<std::size_t>(tiles * shape.queries * blocks_of(problem.dim_qk) * 64) * sizeof(float);
 }
 
 std::vector<std::int64_t> hopper_product_columns(const AttentionProblem& problem, Direction direction,
-                                                 const TileShape& shape) {
+                                                 const HopperShape& shape) {
   std::vector<std::int64_t> columns{padded(problem.dim_v)};
   if (direction == Direction::kForward) {
     columns.push_back(shape.keys);

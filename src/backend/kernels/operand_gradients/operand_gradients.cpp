@@ -5,7 +5,6 @@
 
 #include "analysis/differences.hpp"
 #include "backend/cuda/text/exact_sum.hpp"
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "base/fail.hpp"
 #include "compiler/operand_reduction.hpp"
@@ -78,75 +77,6 @@ bool has_exact_sums(const OperandTarget& target) {
   return target.sum == OperandSum::kDifference || target.sum == OperandSum::kTable;
 }
 
-std::int64_t entries_of(const AttentionProblem& p, std::uint32_t operand) {
-  std::int64_t entries = 1;
-  for (const std::int64_t extent : problem::spec_of(p, operand).shape) entries *= extent;
-  return entries;
-}
-
-bool has(std::span<const OperandTarget> targets, OperandSum sum) {
-  return std::ranges::find(targets, sum, &OperandTarget::sum) != targets.end();
-}
-
-/// Adds each target's sums to the workspace. The entries of tables are numbered over all of them.
-void add_sums(CallLayout& layout, const AttentionProblem& p, std::span<const OperandTarget> targets,
-              const TileShape& shape, bool by_columns) {
-  bool after_table = false;
-  for (const OperandTarget& target : targets) {
-    const std::int64_t sums = p.batch * p.heads_q * positions_of(p, target, shape, by_columns);
-    std::size_t bytes = static_cast<std::size_t>(sums) * sizeof(float);
-    if (has_exact_sums(target)) bytes += static_cast<std::size_t>(entries_of(p, target.operand)) * cuda::kExactSumBytes;
-    layout.add_sums(target.operand, bytes, after_table);
-    after_table = target.sum == OperandSum::kTable;
-  }
-}
-
-void add_clears(CallLayout& layout, const AttentionProblem& p, std::span<const OperandTarget> targets) {
-  for (const OperandTarget& target : targets) {
-    if (!has_exact_sums(target)) continue;
-    const std::int64_t words = entries_of(p, target.operand) * static_cast<std::int64_t>(cuda::kExactSumWords);
-    layout.add_launch({clear_kernel(target), tiles_of(words, kTotalThreads), kTotalThreads, 0});
-  }
-}
-
-/// Adds the kernel of a bias that batches or heads share along queries and keys.
-void add_shared(CallLayout& layout, const AttentionProblem& p, const OperandTarget& target, const TileShape& shape) {
-  const std::int64_t tiles = tiles_of(p.seq_q, shape.queries) * tiles_of(p.seq_kv, shape.key_step);
-  const std::int64_t owners = entries_of(p, target.operand) / (p.seq_q * p.seq_kv);
-  const device::SharedElementsStorage storage{static_cast<int>(p.dim_qk), static_cast<int>(p.dim_v), shape.queries,
-                                              shape.key_step, shape.element_bytes};
-  layout.add_launch({total_kernel(target), owners * tiles, shape.threads(), storage.bytes});
-}
-
-void add_total(CallLayout& layout, const AttentionProblem& p, const OperandTarget& target, const TileShape& shape) {
-  const std::int64_t entries = entries_of(p, target.operand);
-  const auto launch = [&](std::string kernel, std::int64_t count, std::int64_t block) {
-    layout.add_launch({std::move(kernel), tiles_of(count, block), kTotalThreads, 0});
-  };
-  switch (target.sum) {
-    case OperandSum::kTotal: return launch(total_kernel(target), entries, kTotalWarps);
-    case OperandSum::kQueries:
-    case OperandSum::kKeys:
-    case OperandSum::kTable:
-    case OperandSum::kNothing: return launch(total_kernel(target), entries, kTotalThreads);
-    case OperandSum::kDifference: {
-      constexpr std::int64_t kLanes = 32;
-      const std::int64_t differences = tiles_of(p.seq_q + p.seq_kv - 1, kLanes) * kLanes;
-      launch(diagonals_kernel(target), p.heads_q * differences, kTotalThreads);
-      return launch(total_kernel(target), entries, kTotalThreads);
-    }
-    case OperandSum::kShared: return add_shared(layout, p, target, shape);
-    case OperandSum::kElement: return;
-    case OperandSum::kSink:
-      return layout.add_launch({"attention_sink_gradient", p.heads_q, kTotalThreads, kTotalWarps * sizeof(float)});
-  }
-}
-
-void add_totals(CallLayout& layout, const AttentionProblem& p, std::span<const OperandTarget> targets,
-                const TileShape& shape) {
-  for (const OperandTarget& target : targets) add_total(layout, p, target, shape);
-}
-
 }  // namespace
 
 std::vector<OperandTarget> operand_targets(const compiler::CompiledProblem& problem,
@@ -186,20 +116,55 @@ std::string diagonals_kernel(const OperandTarget& target) {
 }
 std::string total_kernel(const OperandTarget& target) { return concat("attention_operand_total_", target.operand); }
 
-KernelSource operand_source(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
-                            const TileShape& shape) {
-  KernelSource source;
-  const OperandText text(problem, targets);
-  fill_attention(source.holes, problem, Direction::kBackward, shape, text, Gains::kApart);
-  text.fill_tile_sums(source.holes);
-  text.fill_totals(source.holes);
-  Module files{{"backend/kernels/shared/row_terms.cuh", {"attention_backward_rows"}},
-               {"backend/kernels/operand_gradients/tile_sums.cuh"},
-               {kTotalsFile}};
-  const Module states = block_mask_files(problem, Direction::kBackward);
-  files.insert(files.end(), states.begin(), states.end());
-  source.modules.push_back(std::move(files));
-  return source;
+std::int64_t entries_of(const AttentionProblem& p, std::uint32_t operand) {
+  std::int64_t entries = 1;
+  for (const std::int64_t extent : problem::spec_of(p, operand).shape) entries *= extent;
+  return entries;
+}
+
+void add_sums(CallLayout& layout, const AttentionProblem& p, std::span<const OperandTarget> targets,
+              const TileShape& shape, bool by_columns) {
+  // The entries of tables are numbered over all of them.
+  bool after_table = false;
+  for (const OperandTarget& target : targets) {
+    const std::int64_t sums = p.batch * p.heads_q * positions_of(p, target, shape, by_columns);
+    std::size_t bytes = static_cast<std::size_t>(sums) * sizeof(float);
+    if (has_exact_sums(target)) bytes += static_cast<std::size_t>(entries_of(p, target.operand)) * cuda::kExactSumBytes;
+    layout.add_sums(target.operand, bytes, after_table);
+    after_table = target.sum == OperandSum::kTable;
+  }
+}
+
+void add_clears(CallLayout& layout, const AttentionProblem& p, std::span<const OperandTarget> targets) {
+  for (const OperandTarget& target : targets) {
+    if (!has_exact_sums(target)) continue;
+    const std::int64_t words = entries_of(p, target.operand) * static_cast<std::int64_t>(cuda::kExactSumWords);
+    layout.add_launch({clear_kernel(target), tiles_of(words, kTotalThreads), kTotalThreads, 0});
+  }
+}
+
+void add_total(CallLayout& layout, const AttentionProblem& p, const OperandTarget& target) {
+  const std::int64_t entries = entries_of(p, target.operand);
+  const auto launch = [&](std::string kernel, std::int64_t count, std::int64_t block) {
+    layout.add_launch({std::move(kernel), tiles_of(count, block), kTotalThreads, 0});
+  };
+  switch (target.sum) {
+    case OperandSum::kTotal: return launch(total_kernel(target), entries, kTotalWarps);
+    case OperandSum::kQueries:
+    case OperandSum::kKeys:
+    case OperandSum::kTable:
+    case OperandSum::kNothing: return launch(total_kernel(target), entries, kTotalThreads);
+    case OperandSum::kDifference: {
+      constexpr std::int64_t kLanes = 32;
+      const std::int64_t differences = tiles_of(p.seq_q + p.seq_kv - 1, kLanes) * kLanes;
+      launch(diagonals_kernel(target), p.heads_q * differences, kTotalThreads);
+      return launch(total_kernel(target), entries, kTotalThreads);
+    }
+    case OperandSum::kShared:
+    case OperandSum::kElement: return;
+    case OperandSum::kSink:
+      return layout.add_launch({"attention_sink_gradient", p.heads_q, kTotalThreads, kTotalWarps * sizeof(float)});
+  }
 }
 
 void add_gains(CallLayout& layout, const Work& work, const TileShape& shape, bool by_columns) {
@@ -207,31 +172,7 @@ void add_gains(CallLayout& layout, const Work& work, const TileShape& shape, boo
   const AttentionProblem& p = work.problem.problem;
   add_sums(layout, p, work.targets, shape, by_columns);
   add_clears(layout, p, work.targets);
-  add_totals(layout, p, work.targets, shape);
-}
-
-CallLayout operand_layout(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
-                          const TileShape& shape) {
-  const AttentionProblem& p = problem.problem;
-  const std::int64_t heads = p.batch * p.heads_q;
-  CallLayout layout = tiled_layout({problem, Direction::kBackward, targets}, shape, Gains::kApart);
-  layout.add_launch(row_terms_launch({problem, Direction::kBackward, targets}, layout, shape));
-  add_sums(layout, p, targets, shape, false);
-  add_clears(layout, p, targets);
-  const bool tables = has(targets, OperandSum::kTable);
-  if (tables || has(targets, OperandSum::kTotal) || has(targets, OperandSum::kQueries) ||
-      has(targets, OperandSum::kElement)) {
-    const device::OperandQueriesStorage storage{
-        static_cast<int>(p.dim_qk), static_cast<int>(p.dim_v), shape.queries, shape.key_step,
-        shape.element_bytes,        shape.threads(),           tables};
-    layout.add_launch({"attention_operand_queries", layout.query_tiles * heads, shape.threads(), storage.bytes});
-  }
-  if (has(targets, OperandSum::kKeys)) {
-    layout.add_launch(
-        {"attention_operand_keys", layout.key_tiles * heads, shape.threads(), portable_keys_storage(shape, p).bytes});
-  }
-  add_totals(layout, p, targets, shape);
-  return layout;
+  for (const OperandTarget& target : work.targets) add_total(layout, p, target);
 }
 
 }  // namespace scoremod::backend::kernels

@@ -42,10 +42,6 @@ std::string total_kernel(const OperandTarget& target);
 std::string clear_kernel(const OperandTarget& target);
 std::string diagonals_kernel(const OperandTarget& target);
 
-/// The source of kernels that sum these targets' gradients and do nothing else. `shape` is the backward's.
-KernelSource operand_source(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
-                            const TileShape& shape);
-
 /// The kernels that write gradients from sums.
 inline constexpr std::string_view kTotalsFile = "backend/kernels/operand_gradients/totals.cuh";
 
@@ -111,12 +107,18 @@ class OperandText {
   std::span<const OperandTarget> targets_;
 };
 
-/// Adds the sums of the work's operand gradients and the kernels that write these. With `by_columns` a kernel that
-/// walks along columns of tiles adds up those of OperandSum::kTotal and kDifference, else one that walks along rows.
+/// Adds each target's sums to the workspace. With `by_columns` a kernel that walks along columns of tiles adds up those
+/// of OperandSum::kTotal and kDifference, else one that walks along rows.
+void add_sums(CallLayout& layout, const AttentionProblem& problem, std::span<const OperandTarget> targets,
+              const TileShape& shape, bool by_columns = false);
+/// Adds the kernels that clear exact sums.
+void add_clears(CallLayout& layout, const AttentionProblem& problem, std::span<const OperandTarget> targets);
+/// Adds the kernels that write a target's gradient from its sums. There are none of OperandSum::kShared.
+void add_total(CallLayout& layout, const AttentionProblem& problem, const OperandTarget& target);
+/// Adds the sums of the work's operand gradients, and after the kernels that add them up those that write gradients.
 void add_gains(CallLayout& layout, const Work& work, const TileShape& shape, bool by_columns = false);
 
-/// The layout of a call that computes nothing but the gradients of these operands.
-CallLayout operand_layout(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
-                          const TileShape& shape);
+/// The number of an operand's values.
+std::int64_t entries_of(const AttentionProblem& problem, std::uint32_t operand);
 
 }  // namespace scoremod::backend::kernels

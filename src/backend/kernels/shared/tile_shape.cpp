@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "backend/cuda/text/program_source.hpp"
-#include "backend/few_rows.hpp"
 #include "backend/kernels/workspace/call.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
@@ -15,64 +14,6 @@ namespace scoremod::backend::kernels {
 namespace {
 
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
-/// Whether tiles and MMAs are of floats. A backward's are too if d_o would lose digits in q's dtype: f16 has few of a
-/// float's numbers, and supplied deltas were made from d_o as it is.
-bool needs_floats(const AttentionProblem& problem, Direction direction) {
-  const bool rounds_d_o = direction == Direction::kBackward && problem.dtype_o.value_or(problem.dtype) != problem.dtype;
-  return problem.dtype == DType::kF32 || (rounds_d_o && (problem.dtype == DType::kF16 || problem.given_deltas));
-}
-
-/// The shape with half the warps, and so half the rows.
-TileShape half_of(TileShape shape) {
-  shape.warps /= 2;
-  shape.queries /= 2;
-  return shape;
-}
-
-TileShape forward_shape(const AttentionProblem& problem) {
-  const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
-  const bool floats = needs_floats(problem, Direction::kForward);
-  TileShape shape;
-  shape.element_bytes = floats ? 4 : 2;
-  shape.value_parts = value_parts_of(problem.dim_v);
-  if (widest > 128) {
-    shape.keys = floats ? 16 : 32;
-    // Two rows of so many floats take the shared memory of four of 16 bits.
-    if (widest > kWidestHead && floats) shape = half_of(shape);
-  } else {
-    if (floats && widest > 64) shape.keys = 32;
-    if (problem.seq_q > shape.queries) {
-      // Each matrix that is read from k and v then serves two products.
-      shape.row_tiles = 2;
-      shape.queries = 128;
-    }
-  }
-  return shape;
-}
-
-TileShape backward_shape(const AttentionProblem& problem) {
-  const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
-  const bool floats = needs_floats(problem, Direction::kBackward);
-  TileShape shape;
-  shape.element_bytes = floats ? 4 : 2;
-  shape.step = 64;
-  if (widest <= (floats ? 64 : 128) && problem.seq_q > shape.queries) {
-    shape.row_tiles = 2;
-    shape.queries = 128;
-  }
-  if (widest > 128) {
-    // The smallest devices have 99 KiB of shared memory for a block.
-    shape.warps = 2;
-    shape.queries = shape.keys = 32;
-    shape.step = shape.part = 16;
-  }
-  if (floats) {
-    shape.step = shape.part = shape.key_step = widest > 64 ? 16 : 32;
-  }
-  shape.recomputed_delta = !problem.given_deltas && has_few_rows(problem);
-  shape.separate_dv = padded(problem.dim_qk) + padded(problem.dim_v) > 256;
-  return shape;
-}
 
 /// Copies to shared memory that run beside other work, and the products of matrices, begin with it.
 constexpr int kOldestCapability = 80;
@@ -80,41 +21,6 @@ constexpr int kOldestCapability = 80;
 constexpr std::int64_t kRowsOfBlock = 4;
 
 }  // namespace
-
-const char* to_string(Family family) {
-  switch (family) {
-    case Family::kPortable: return "portable";
-    case Family::kHopper: return "hopper";
-    case Family::kSplitKv: return "split-KV";
-    case Family::kHopperSplitKv: return "hopper split-KV";
-  }
-  fail_bug("unknown family of kernels ", static_cast<int>(family));
-}
-
-bool is_hopper(Family family) { return family == Family::kHopper || family == Family::kHopperSplitKv; }
-bool is_split_kv(Family family) { return family == Family::kSplitKv || family == Family::kHopperSplitKv; }
-
-std::vector<TileShape> tile_shapes(const AttentionProblem& problem, Direction direction) {
-  TileShape best = direction == Direction::kForward ? forward_shape(problem) : backward_shape(problem);
-  TileShape smaller = best;
-  if (best.row_tiles > 1) {
-    smaller.row_tiles = 1;
-    smaller.queries /= 2;
-    smaller.step = std::min(smaller.step, smaller.queries);
-  } else if (direction == Direction::kForward && std::max(problem.dim_qk, problem.dim_v) > kWidestHead) {
-    // The smallest devices have 99 KiB of shared memory for a CTA.
-    smaller = half_of(best);
-    smaller.keys = 16;
-  } else if (direction == Direction::kBackward && best.holds_floats()) {
-    smaller.step = smaller.part = smaller.key_step = 8;
-  }
-  if (smaller == best) return {best};
-  return {best, smaller};
-}
-
-TileShape tile_shape(const AttentionProblem& problem, Direction direction) {
-  return tile_shapes(problem, direction).front();
-}
 
 int value_parts_of(std::int64_t dim_v) { return static_cast<int>((dim_v + kWidestHead - 1) / kWidestHead); }
 
@@ -129,11 +35,6 @@ void add_forward_launches(CallLayout& layout, const KernelLaunch& launch, const 
     // The last part begins where it ends with v: it may write dims again, as they are.
     layout.launches().back().first_value = static_cast<int>(std::min(part * dims, dim_v - dims));
   }
-}
-
-device::PortableKeysStorage portable_keys_storage(const TileShape& shape, const AttentionProblem& problem) {
-  return {static_cast<int>(problem.dim_qk), static_cast<int>(problem.dim_v), shape.keys, shape.step,
-          shape.element_bytes};
 }
 
 std::vector<UnsupportedReason> problem_objections(const compiler::CompiledProblem& compiled, Direction direction,

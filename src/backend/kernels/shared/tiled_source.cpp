@@ -1,5 +1,3 @@
-#include "backend/kernels/shared/tiled_source.hpp"
-
 #include <algorithm>
 #include <array>
 
@@ -9,6 +7,7 @@
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/node_costs.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/kernels/text/kernel_source.hpp"
 #include "backend/program_structure.hpp"
 #include "base/canonical_bytes.hpp"
@@ -82,25 +81,25 @@ void set_program(Holes& holes, const AttentionProblem& problem, const Program& p
   holes.set("score_is_value", flag(score_is_value));
 }
 
-void set_shape(Holes& holes, const TileShape& shape) {
+void set_shape(Holes& holes, const TileShape& shape, const KernelTraits& traits) {
   holes.set("float_tiles", flag(shape.holds_floats()));
   holes.set("queries", shape.queries);
   holes.set("keys", shape.keys);
   holes.set("warps", shape.warps);
   holes.set("row_tiles", shape.row_tiles);
-  holes.set("step", shape.step);
-  holes.set("part", shape.part);
-  holes.set("key_step", shape.key_step);
   holes.set("blocks", shape.blocks);
-  holes.set("pack_gqa", flag(is_split_kv(shape.family)));
-  holes.set("teams", shape.teams);
-  holes.set("producers", shape.producers());
-  holes.set("stages", shape.stages);
-  holes.set("persistent", flag(shape.persistent_ctas > 0));
-  holes.set("separate_dv", flag(shape.separate_dv));
-  holes.set("fused", flag(shape.fused));
-  holes.set("heads_take_turns", flag(shape.turn_ctas > 0));
-  holes.set("recomputed_delta", flag(shape.recomputed_delta));
+  holes.set("step", traits.step);
+  holes.set("part", traits.part);
+  holes.set("key_step", traits.key_step);
+  holes.set("pack_gqa", flag(traits.pack_gqa));
+  holes.set("teams", traits.teams);
+  holes.set("producers", traits.producers);
+  holes.set("stages", traits.stages);
+  holes.set("persistent", flag(traits.persistent));
+  holes.set("separate_dv", flag(traits.separate_dv));
+  holes.set("fused", flag(traits.fused));
+  holes.set("heads_take_turns", flag(traits.heads_take_turns));
+  holes.set("recomputed_delta", flag(traits.recomputed_delta));
 }
 
 void set_targets(Holes& holes, const OperandText& operands) {
@@ -123,10 +122,10 @@ void set_mask(Holes& holes, const MaskKnowledge& mask) {
 
 /// Fills the holes of shared/settings.cuh, the constants of a direction's kernels.
 void fill_settings(Holes& holes, const compiler::CompiledProblem& compiled, const TileShape& shape,
-                   const MaskKnowledge& mask, const OperandText& operands) {
+                   const KernelTraits& traits, const MaskKnowledge& mask, const OperandText& operands) {
   set_problem(holes, compiled.problem);
   set_program(holes, compiled.problem, compiled.forward.program, mask);
-  set_shape(holes, shape);
+  set_shape(holes, shape, traits);
   holes.set("dim_v", value_dims(shape, compiled.problem.dim_v));
   set_targets(holes, operands);
   set_mask(holes, mask);
@@ -142,8 +141,8 @@ constexpr std::string_view kProgram = "backend/kernels/shared/program.cuh";
 
 /// The tables that a direction's kernels read. Decode kernels have rows of several heads in a tile, and kernels of
 /// gradients alone walk once, so these read none.
-PositionTables tables_of(const compiler::CompiledProblem& problem, Direction direction, Family family, Gains gains) {
-  if (is_split_kv(family) || gains == Gains::kApart) return {};
+PositionTables tables_of(const compiler::CompiledProblem& problem, Direction direction, bool pack_gqa, Gains gains) {
+  if (pack_gqa || gains == Gains::kApart) return {};
   return position_tables(program_of(problem, direction));
 }
 
@@ -246,9 +245,9 @@ Bytes structure_of_program(const compiler::CompiledProblem& compiled, Direction 
 }
 
 /// The function of a direction's program.
-void fill_program(Holes& holes, const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
-                  const OperandText& operands, const PositionTables& tables, Gains gains) {
-  const auto copied = shape.loaded_bias;
+void fill_program(Holes& holes, const Work& work, std::optional<std::uint32_t> copied, const OperandText& operands,
+                  const PositionTables& tables, Gains gains) {
+  const auto& [compiled, direction, targets] = work;
   CanonicalWriter structure;
   structure.bytes(structure_of_program(compiled, direction, tables));
   structure.integer(copied ? static_cast<std::int64_t>(*copied) : -1).bytes(operands.structure());
@@ -265,22 +264,22 @@ void fill_program(Holes& holes, const compiler::CompiledProblem& compiled, Direc
 
 /// The mask of an element, for kernels that make the block mask. Decode kernels evaluate it themselves, and always name
 /// it.
-std::string mask_text(const compiler::CompiledProblem& compiled, Direction direction, Family family) {
+std::string mask_text(const compiler::CompiledProblem& compiled, Direction direction, bool pack_gqa) {
   const Program& program = program_of(compiled, direction);
   const MaskKnowledge mask = mask_knowledge(compiled, direction);
-  if (is_split_kv(family) ? mask.kind == MaskKnowledge::Kind::kList : mask.has_states())
+  if (pack_gqa ? mask.kind == MaskKnowledge::Kind::kList : mask.has_states())
     return mask_function(compiled.problem, program, mask.terms);
   return fill(part(file_text(kProgram), "keeps"),
               {{"linkage", linkage(program)}, {"statements", ""}, {"keep", "true"}});
 }
 
-void fill_mask(Holes& holes, const compiler::CompiledProblem& compiled, Direction direction, Family family) {
+void fill_mask(Holes& holes, const compiler::CompiledProblem& compiled, Direction direction, bool pack_gqa) {
   const MaskKnowledge mask = mask_knowledge(compiled, direction);
   // The values of constants decide which terms a mask has, and the program's structure is in another hole.
   CanonicalWriter structure;
   structure.list(mask.terms.size());
   for (const NodeId term : mask.terms) structure.integer(term);
-  holes.set_program("keeps", mask_text(compiled, direction, family), structure.written());
+  holes.set_program("keeps", mask_text(compiled, direction, pack_gqa), structure.written());
   if (mask.has_states()) {
     holes.set_program("mask_over", mask_ranges_function(compiled.problem, program_of(compiled, direction), mask.terms),
                       structure.written());
@@ -289,18 +288,19 @@ void fill_mask(Holes& holes, const compiler::CompiledProblem& compiled, Directio
 
 }  // namespace
 
-void fill_attention(Holes& holes, const compiler::CompiledProblem& compiled, Direction direction,
-                    const TileShape& shape, const OperandText& operands, Gains gains) {
-  fill_settings(holes, compiled, shape, mask_knowledge(compiled, direction), operands);
+void fill_attention(Holes& holes, const Work& work, const TileShape& shape, const KernelTraits& traits, Gains gains) {
+  const auto& [compiled, direction, targets] = work;
+  const OperandText operands(compiled, targets);
+  fill_settings(holes, compiled, shape, traits, mask_knowledge(compiled, direction), operands);
   operands.fill_targets(holes);
   holes.set("is_forward", flag(direction == Direction::kForward));
   holes.set("packs_tiles", flag(packs_tiles(compiled.problem, operands.empty())));
   holes.set("key_factors", key_factor_functions(compiled.problem));
   holes.set("sink", sink_function(compiled.problem));
-  const PositionTables tables = tables_of(compiled, direction, shape.family, gains);
+  const PositionTables tables = tables_of(compiled, direction, traits.pack_gqa, gains);
   fill_tables(holes, compiled.problem, program_of(compiled, direction), tables);
-  fill_program(holes, compiled, direction, shape, operands, tables, gains);
-  fill_mask(holes, compiled, direction, shape.family);
+  fill_program(holes, work, traits.loaded_bias, operands, tables, gains);
+  fill_mask(holes, compiled, direction, traits.pack_gqa);
 }
 
 Module block_mask_files(const compiler::CompiledProblem& compiled, Direction direction) {
@@ -308,19 +308,19 @@ Module block_mask_files(const compiler::CompiledProblem& compiled, Direction dir
   return {{"backend/kernels/mask/block_mask.cuh"}};
 }
 
-KernelSource tiled_source(const Work& work, const TileShape& shape, const KernelFiles& files) {
+KernelSource tiled_source(const Work& work, const TileShape& shape, const KernelTraits& traits,
+                          const KernelFiles& files) {
   KernelSource source;
-  const OperandText operands(work.problem, work.targets);
-  fill_attention(source.holes, work.problem, work.direction, shape, operands, Gains::kBeside);
+  fill_attention(source.holes, work, shape, traits, Gains::kBeside);
   Module small = files.small;
   const auto add = [&](const Module& more) { small.insert(small.end(), more.begin(), more.end()); };
-  if (!is_split_kv(shape.family)) {
+  if (!traits.pack_gqa) {
     add(block_mask_files(work.problem, work.direction));
-    if (!tables_of(work.problem, work.direction, shape.family, Gains::kBeside).nodes.empty())
+    if (!tables_of(work.problem, work.direction, traits.pack_gqa, Gains::kBeside).nodes.empty())
       add({{kProgram, {"attention_differences"}}});
   }
   if (!work.targets.empty()) {
-    operands.fill_totals(source.holes);
+    OperandText(work.problem, work.targets).fill_totals(source.holes);
     add({{kTotalsFile}});
   }
   if (!small.empty()) source.modules.push_back(std::move(small));

@@ -4,7 +4,6 @@
 
 #include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/shared/node_costs.hpp"
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "backend/measured_at.hpp"
 #include "base/fail.hpp"
 #include "problem/tensor_view.hpp"
@@ -252,9 +251,10 @@ double gains_time(const compiler::CompiledProblem& problem, std::span<const Oper
 }
 
 Prediction tiled_time(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
-                      const MaskWork& mask, const DeviceRates& rates, const TiledTimes& direct, bool small) {
+                      const MaskWork& mask, const DeviceRates& rates, const TiledTimes& direct, bool small,
+                      std::optional<std::uint32_t> loaded_bias) {
   const AttentionProblem& p = problem.problem;
-  const NodeCosts costs = node_costs(program_of(problem, direction), false, shape.loaded_bias);
+  const NodeCosts costs = node_costs(program_of(problem, direction), false, loaded_bias);
   const MaskKnowledge knowledge = mask_knowledge(problem, direction);
   // Whole tiles are run, whatever part of them there is.
   const std::int64_t tiles = tiles_of(p.seq_q, shape.queries);
@@ -289,7 +289,7 @@ const MaskWork& SharedMaskWork::of(const Work& work, ScoreTile tile) const {
 }
 
 KernelSource TiledVariant::source(const Work& work) const {
-  KernelSource source = tiled_source(work, shape_, files(work.direction));
+  KernelSource source = tiled_source(work, tile(), traits(), files(work.direction));
   fill(source.holes, work);
   return source;
 }
@@ -297,30 +297,25 @@ KernelSource TiledVariant::source(const Work& work) const {
 Prediction TiledVariant::time_from(const Work& work, const DeviceRates& rates, const TiledTimes& direct,
                                    bool small) const {
   const MaskWork& mask = mask_work(work);
-  Prediction predicted = tiled_time(work.problem, work.direction, shape_, mask, rates, direct, small);
-  if (!work.targets.empty()) predicted.milliseconds += gains_time(work.problem, work.targets, shape_, mask, rates);
+  Prediction predicted =
+      tiled_time(work.problem, work.direction, tile(), mask, rates, direct, small, traits().loaded_bias);
+  if (!work.targets.empty()) predicted.milliseconds += gains_time(work.problem, work.targets, tile(), mask, rates);
   return predicted;
 }
 
-std::string TiledVariant::label(const Work& work) const {
-  const auto& operands = work.problem.problem.program.operands();
-  return concat(to_string(shape_.family), " kernels with tiles of ", shape_.queries, "x", shape_.keys,
-                shape_.persistent_ctas > 0 ? ", persistent" : "", shape_.ordered ? ", the longest rows first" : "",
-                shape_.loaded_bias ? concat(", tiles of ", operands[*shape_.loaded_bias].name, " copied") : "",
-                shape_.fused ? ", dq added up beside dk and dv" : "",
-                shape_.turn_ctas > 0 ? ", heads of a KV head in turns" : "");
+std::string TiledVariant::label(const Work&) const {
+  return concat(traits().name, " kernels with tiles of ", tile().queries, "x", tile().keys);
 }
 
 void TiledVariant::write(CanonicalWriter& out) const {
-  const auto& [family, warps, row_tiles, queries, keys, step, part, key_step, element_bytes, key_bytes, blocks,
-               value_parts, separate_dv, recomputed_delta, fused, dq_order, turn_ctas, stages, key_stages,
-               persistent_ctas, loaded_bias, ordered, heads_together, teams, splits] = shape_;
-  for (const int number :
-       {static_cast<int>(family), warps, row_tiles, queries, keys, step, part, key_step, element_bytes, key_bytes,
-        blocks, value_parts, static_cast<int>(dq_order), stages, key_stages, teams})
+  const auto& [warps, row_tiles, queries, keys, element_bytes, blocks, value_parts] = tile();
+  const auto& [name, family, producers, step, part, key_step, stages, teams, pack_gqa, persistent, separate_dv, fused,
+               heads_take_turns, recomputed_delta, loaded_bias, key_bytes, key_stages, dq_order, ordered, split] =
+      traits();
+  for (const int number : {family, warps, row_tiles, queries, keys, step, part, key_step, element_bytes, key_bytes,
+                           blocks, value_parts, dq_order, stages, key_stages, teams})
     out.integer(number);
-  for (const bool flag :
-       {separate_dv, recomputed_delta, fused, turn_ctas > 0, persistent_ctas > 0, ordered, splits > 1})
+  for (const bool flag : {separate_dv, recomputed_delta, fused, heads_take_turns, persistent, ordered, split})
     out.boolean(flag);
   out.integer(loaded_bias ? static_cast<std::int64_t>(*loaded_bias) : -1);
 }

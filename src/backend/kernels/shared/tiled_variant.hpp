@@ -3,18 +3,19 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include "backend/candidate.hpp"
 #include "backend/kernels/family.hpp"
 #include "backend/kernels/mask/mask.hpp"
-#include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/text/kernel_source.hpp"
+#include "backend/kernels/workspace/call.hpp"
 #include "compiler/compiled_problem.hpp"
 
 namespace scoremod::backend::kernels {
@@ -54,9 +55,11 @@ struct TiledTimes {
 
 /// How long one direction of a problem takes with tiles of this shape, scaled from `direct`, what a Hopper GPU
 /// took (bench/results/attention_kernels.json and, by lengths and masks, peers.json). `mask` is mask_work() of the
-/// direction. Tiles are `small` if a matrix that is read from shared memory serves half as many MMAs. Pure.
+/// direction. Tiles are `small` if a matrix that is read from shared memory serves half as many MMAs. Reads of operand
+/// `loaded_bias` are free, because TMA loads its tiles. Pure.
 Prediction tiled_time(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
-                      const MaskWork& mask, const DeviceRates& rates, const TiledTimes& direct, bool small);
+                      const MaskWork& mask, const DeviceRates& rates, const TiledTimes& direct, bool small,
+                      std::optional<std::uint32_t> loaded_bias = std::nullopt);
 
 /// The predicted time of operand gradients from tiles of scores; `mask` is of the backward.
 Prediction operand_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
@@ -83,34 +86,72 @@ struct KernelFiles {
   Module large;  ///< each file is a module of its own
 };
 
+/// A family's shape as constants of shared texts (settings.cuh) and in the keys of stores, beside its TileShape. Both
+/// have one form for all families: a family sets what its kernels have, and leaves the rest as it is here.
+struct KernelTraits {
+  const char* name = "";  ///< of the family in labels
+  int family = 0;         ///< its number in keys
+  int producers = 0;      ///< the producer threads of a CTA
+  int step = 32, part = 32, key_step = 32, stages = 2, teams = 1;
+  bool pack_gqa = false;  ///< rows of a tile are of several heads: kernels evaluate the mask, and read no tables
+  bool persistent = false, separate_dv = false, fused = false, heads_take_turns = false, recomputed_delta = false;
+  std::optional<std::uint32_t> loaded_bias = std::nullopt;  ///< the operand whose tiles TMA loads
+  // These stand in keys alone.
+  int key_bytes = 2, key_stages = 2, dq_order = 0;
+  bool ordered = false, split = false;
+};
+
+/// Fills the holes that all kernels of a direction have: settings, the program and the mask.
+void fill_attention(Holes& holes, const Work& work, const TileShape& shape, const KernelTraits& traits, Gains gains);
+/// The kernels that classify tiles by the mask and put rows in order; none where tiles' indices tell.
+Module block_mask_files(const compiler::CompiledProblem& problem, Direction direction);
+/// The source of a direction's kernels, which these files have. It has the program, the dtype, the head dims and the
+/// shape in it, and neither sizes nor strides: problems that differ in these alone have the same source.
+KernelSource tiled_source(const Work& work, const TileShape& shape, const KernelTraits& traits,
+                          const KernelFiles& files);
+
 /// A variant of the attention families, whose kernels walk over tiles of scores of one TileShape.
 class TiledVariant : public Variant {
  public:
-  explicit TiledVariant(const TileShape& shape, std::shared_ptr<const SharedMaskWork> mask = nullptr)
-      : shape_(shape), mask_(mask ? std::move(mask) : std::make_shared<const SharedMaskWork>()) {}
-
   KernelSource source(const Work& work) const override;
   std::string label(const Work& work) const override;
   void write(CanonicalWriter& out) const override;
-  cuda::Instructions instructions() const override { return shape_.instructions(); }
-  bool is_same(const Variant& other) const override {
-    const auto* tiled = dynamic_cast<const TiledVariant*>(&other);
-    return tiled != nullptr && typeid(*this) == typeid(other) && shape_ == tiled->shape_;
-  }
 
-  const TileShape& shape() const { return shape_; }
+  virtual const TileShape& tile() const = 0;
+  virtual KernelTraits traits() const = 0;
 
  protected:
+  explicit TiledVariant(std::shared_ptr<const SharedMaskWork> mask)
+      : mask_(mask ? std::move(mask) : std::make_shared<const SharedMaskWork>()) {}
+
   virtual KernelFiles files(Direction direction) const = 0;
   /// Fills the holes of the family's own files.
   virtual void fill(Holes&, const Work&) const {}
   /// tiled_time() and, if the work has targets, gains_time().
   Prediction time_from(const Work& work, const DeviceRates& rates, const TiledTimes& direct, bool small) const;
-  const MaskWork& mask_work(const Work& work) const { return mask_->of(work, shape_.score_tile()); }
+  const MaskWork& mask_work(const Work& work) const { return mask_->of(work, tile().score_tile()); }
 
  private:
-  TileShape shape_;
   std::shared_ptr<const SharedMaskWork> mask_;
+};
+
+/// A variant with its family's own shape, which is derived from TileShape and has traits().
+template <class Shape>
+class ShapedVariant : public TiledVariant {
+ public:
+  explicit ShapedVariant(const Shape& shape, std::shared_ptr<const SharedMaskWork> mask = nullptr)
+      : TiledVariant(std::move(mask)), shape_(shape) {}
+
+  const Shape& shape() const { return shape_; }
+  const TileShape& tile() const final { return shape_; }
+  KernelTraits traits() const final { return shape_.traits(); }
+  bool is_same(const Variant& other) const override {
+    const auto* shaped = dynamic_cast<const ShapedVariant*>(&other);
+    return shaped != nullptr && shaped->shape_ == shape_;
+  }
+
+ private:
+  Shape shape_;
 };
 
 }  // namespace scoremod::backend::kernels

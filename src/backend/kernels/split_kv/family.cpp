@@ -24,7 +24,7 @@ struct Walk {
 };
 constexpr Walk kByWarps{0.005, 0, 7.25, 0.095, 0.885}, kByGroups{0.005, 7.7e-5, 7.7, 0, 0.911};
 constexpr double kWarps = 8;
-const Walk& walk_of(const TileShape& shape) { return is_hopper(shape.family) ? kByGroups : kByWarps; }
+const Walk& walk_of(const SplitKvShape& shape) { return shape.hopper ? kByGroups : kByWarps; }
 /// The delay of CTAs that begin when others have ended: their first loads have nothing to run beside.
 constexpr double kNextBlocks = 0.002;
 /// The time of split CTAs: to store partials, for the last of a tile to merge them, and for each million rows.
@@ -57,13 +57,13 @@ struct Rounds {
 };
 
 /// The dims of k and v that the launches of all value_parts read: each reads all of k and its part of v.
-double read_dims(const AttentionProblem& p, const TileShape& shape) {
+double read_dims(const AttentionProblem& p, const SplitKvShape& shape) {
   return static_cast<double>(shape.value_parts * p.dim_qk + p.dim_v);
 }
 
 /// The time of the arithmetic, as if memory took none: `keys` are a CTA's.
-double compute_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask, double keys,
-                    const Rounds& rounds, const DeviceRates& rates) {
+double compute_time(const compiler::CompiledProblem& problem, const SplitKvShape& shape, const MaskWork& mask,
+                    double keys, const Rounds& rounds, const DeviceRates& rates) {
   const AttentionProblem& p = problem.problem;
   const Walk& walk = walk_of(shape);
   const NodeCosts costs = node_costs(problem.forward.program, true);
@@ -94,7 +94,8 @@ double even_shares(const masks::MaskClass& mask) {
 }
 
 /// The time of the memory, as if arithmetic took none.
-double memory_time(const AttentionProblem& p, const TileShape& shape, const MaskWork& mask, const DeviceRates& rates) {
+double memory_time(const AttentionProblem& p, const SplitKvShape& shape, const MaskWork& mask,
+                   const DeviceRates& rates) {
   const double rows = static_cast<double>(p.batch * p.heads_kv * p.seq_kv);
   const auto row_tiles = static_cast<double>(split_kv_row_tiles(shape, p));
   double bytes = shape.key_bytes * rows * read_dims(p, shape) * mask.run * (1 + kReadAgain * (row_tiles - 1));
@@ -105,13 +106,13 @@ double memory_time(const AttentionProblem& p, const TileShape& shape, const Mask
   return bytes / (walk_of(shape).reached * rates.bytes_per_ms);
 }
 
-class SplitKvVariant final : public TiledVariant {
+class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
  public:
-  using TiledVariant::TiledVariant;
+  using ShapedVariant::ShapedVariant;
 
   CallLayout layout(const Work& work) const override {
     const AttentionProblem& p = work.problem.problem;
-    const bool hopper = is_hopper(shape().family), persistent = shape().persistent_ctas > 0;
+    const bool hopper = shape().hopper, persistent = shape().persistent_ctas > 0;
     CallLayout layout;
     layout.query_tiles = static_cast<int>(split_kv_row_tiles(shape(), p));
     layout.key_tiles = static_cast<int>(tiles_of(p.seq_kv, shape().keys));
@@ -139,11 +140,17 @@ class SplitKvVariant final : public TiledVariant {
     return split_kv_time(work.problem, shape(), mask_work(work), rates);
   }
 
+  std::string label(const Work& work) const override {
+    return concat(TiledVariant::label(work), shape().persistent_ctas > 0 ? ", persistent" : "");
+  }
+  cuda::Instructions instructions() const override {
+    return shape().hopper ? cuda::Instructions::kOfArchitecture : cuda::Instructions::kCommon;
+  }
   bool is_same(const Variant& other) const override {
     const auto* decode = dynamic_cast<const SplitKvVariant*>(&other);
     if (decode == nullptr || (decode->shape().splits > 1) != (shape().splits > 1)) return false;
     // How many splits is an argument of the kernels.
-    TileShape same = decode->shape();
+    SplitKvShape same = decode->shape();
     same.splits = shape().splits;
     return same == shape();
   }
@@ -153,10 +160,10 @@ class SplitKvVariant final : public TiledVariant {
 
  protected:
   void fill(Holes& holes, const Work& work) const override {
-    if (is_hopper(shape().family)) fill_hopper(holes, work.problem.problem, work.direction, shape());
+    if (shape().hopper) fill_hopper(holes, work.problem.problem, work.direction, HopperShape{shape()});
   }
   KernelFiles files(Direction) const override {
-    if (is_hopper(shape().family)) return {{}, {{"backend/kernels/split_kv/hopper_decode.cuh"}}};
+    if (shape().hopper) return {{}, {{"backend/kernels/split_kv/hopper_decode.cuh"}}};
     if (shape().persistent_ctas > 0) return {{}, {{"backend/kernels/split_kv/persistent_decode.cuh"}}};
     return {{}, {{"backend/kernels/split_kv/decode.cuh", {"split_kv_decode"}}}};
   }
@@ -173,8 +180,8 @@ Variants variants(const Work& work, const DeviceProperties& device, std::vector<
   if (work.direction == Direction::kBackward) return {};
   const AttentionProblem& problem = work.problem.problem;
   Variants found;
-  const auto add = [&](const std::vector<TileShape>& shapes) {
-    for (const TileShape& shape : shapes) found.push_back(split_kv_variant(shape));
+  const auto add = [&](const std::vector<SplitKvShape>& shapes) {
+    for (const SplitKvShape& shape : shapes) found.push_back(split_kv_variant(shape));
   };
   add(split_kv_shapes(problem, device));
   add(persistent_split_kv_shapes(problem, device));
@@ -187,7 +194,7 @@ Variants variants(const Work& work, const DeviceProperties& device, std::vector<
 
 }  // namespace
 
-Prediction split_kv_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask,
+Prediction split_kv_time(const compiler::CompiledProblem& problem, const SplitKvShape& shape, const MaskWork& mask,
                          const DeviceRates& rates) {
   const AttentionProblem& p = problem.problem;
   const Walk& walk = walk_of(shape);
@@ -213,7 +220,19 @@ Prediction split_kv_time(const compiler::CompiledProblem& problem, const TileSha
 
 const KernelFamily kSplitKvFamily{"split_kv", objections, variants};
 
-std::shared_ptr<const TiledVariant> split_kv_variant(const TileShape& shape) {
+KernelTraits SplitKvShape::traits() const {
+  KernelTraits traits{.name = hopper ? "hopper split-KV" : "split-KV", .family = hopper ? 3 : 2};
+  traits.producers = producers();
+  traits.pack_gqa = true;
+  traits.teams = teams;
+  traits.stages = stages;
+  traits.persistent = persistent_ctas > 0;
+  traits.key_bytes = key_bytes;
+  traits.split = splits > 1;
+  return traits;
+}
+
+std::shared_ptr<const TiledVariant> split_kv_variant(const SplitKvShape& shape) {
   return std::make_shared<const SplitKvVariant>(shape);
 }
 

@@ -23,31 +23,49 @@ namespace device {
 /// Decode forwards: split-KV and pack-GQA, by mma.sync and cp.async, or by WGMMA and TMA.
 extern const KernelFamily kSplitKvFamily;
 
-std::shared_ptr<const TiledVariant> split_kv_variant(const TileShape& shape);
+/// The shape of a decode forward.
+struct SplitKvShape : TileShape {
+  bool hopper = false;  ///< by WGMMA and TMA, else by mma.sync and cp.async
+  int teams = 1;        ///< parts of a CTA's warps that have the same rows and different keys
+  int splits = 1;       ///< split-KV: CTAs that share the keys of a head; an argument of the kernels
+  int stages = 2;       ///< the tiles that a team has room for
+  int key_bytes = 2;    ///< of a number of k or v, which may be FP8
+  /// CTAs of a persistent kernel, as many as a device runs at once; 0 if each has one split. The number is an argument
+  /// of the kernels, but whether it is 0 is compiled in.
+  int persistent_ctas = 0;
+
+  /// A Hopper team has a warp of producers.
+  int producers() const { return hopper ? 32 * teams : 0; }
+  int threads() const { return consumer_threads() + producers(); }
+  KernelTraits traits() const;
+  bool operator==(const SplitKvShape&) const = default;
+};
+
+std::shared_ptr<const TiledVariant> split_kv_variant(const SplitKvShape& shape);
 
 /// Shapes of a decode forward on this device, with room for 16, 32 and 64 rows, each with split-KV and with a single
 /// split. The fastest is the one that a problem's rows fill best, which are the queries of all heads of a KV head. A
 /// problem with other sizes (a trial of this one) has the same six, but for the number of splits.
-std::vector<TileShape> split_kv_shapes(const AttentionProblem& problem, const DeviceProperties& device);
+std::vector<SplitKvShape> split_kv_shapes(const AttentionProblem& problem, const DeviceProperties& device);
 
 /// A shape for so many rows, by warps of 16 row_tiles of them each, which take so many keys at once. It has as many
 /// stages as the device has room for, and fewer warps if that leaves too few.
-TileShape split_kv_shape(int rows, int row_tiles, int keys, int warps, const AttentionProblem& problem,
-                         const DeviceProperties& device);
+SplitKvShape split_kv_shape(int rows, int row_tiles, int keys, int warps, const AttentionProblem& problem,
+                            const DeviceProperties& device);
 
 /// A decode shape with the splits that suit other sizes.
-TileShape split_kv_at_sizes(TileShape shape, const AttentionProblem& problem, std::int64_t multiprocessors);
+SplitKvShape split_kv_at_sizes(SplitKvShape shape, const AttentionProblem& problem, std::int64_t multiprocessors);
 
 /// Shapes of a persistent decode forward, which shares out the keys that there are by lengths in device memory: with
 /// room for 16, 32 and 64 rows. Empty if all sequences have as many keys. They do not depend on lengths.
-std::vector<TileShape> persistent_split_kv_shapes(const AttentionProblem& problem, const DeviceProperties& device);
+std::vector<SplitKvShape> persistent_split_kv_shapes(const AttentionProblem& problem, const DeviceProperties& device);
 /// Whether only device memory knows how many keys a sequence has, because they are paged or varlen.
 bool has_lengths_in_memory(const AttentionProblem& problem);
 
 /// Shapes by warpgroups, on Hopper, whatever the rows: with split-KV, and with a single split.
-std::vector<TileShape> hopper_split_kv_shapes(const AttentionProblem& problem, std::int64_t multiprocessors);
+std::vector<SplitKvShape> hopper_split_kv_shapes(const AttentionProblem& problem, std::int64_t multiprocessors);
 /// One whose teams, a warpgroup each, take so many keys at once: with as many stages as there is room for.
-TileShape hopper_split_kv_shape(int keys, int teams, const AttentionProblem& problem, std::int64_t multiprocessors);
+SplitKvShape hopper_split_kv_shape(int keys, int teams, const AttentionProblem& problem, std::int64_t multiprocessors);
 /// Why there are none where there are Hopper kernels and split_kv_shapes(); empty where there are. A problem's trial
 /// has no more rows than fit, where the problem has not.
 std::vector<UnsupportedReason> hopper_split_kv_objections(const AttentionProblem& problem);
@@ -56,16 +74,16 @@ std::vector<UnsupportedReason> hopper_split_kv_objections(const AttentionProblem
 std::vector<UnsupportedReason> split_kv_objections(const AttentionProblem& problem);
 
 /// Tiles of rows that share the keys of a head.
-std::int64_t split_kv_row_tiles(const TileShape& shape, const AttentionProblem& problem);
+std::int64_t split_kv_row_tiles(const SplitKvShape& shape, const AttentionProblem& problem);
 
 /// Shared memory of one block, in bytes.
-std::size_t split_kv_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
+std::size_t split_kv_shared_bytes(const SplitKvShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 /// The size of the partials in the workspace.
-std::size_t split_kv_part_bytes(const TileShape& shape, const AttentionProblem& problem);
+std::size_t split_kv_part_bytes(const SplitKvShape& shape, const AttentionProblem& problem);
 
 /// How long a forward takes in one of split_kv_shapes() or hopper_split_kv_shapes(), scaled from an H200's times, in
 /// part by a probe's ratios (bench/NOTES.md). `mask` is mask_work() of the forward. Pure.
-Prediction split_kv_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask,
+Prediction split_kv_time(const compiler::CompiledProblem& problem, const SplitKvShape& shape, const MaskWork& mask,
                          const DeviceRates& rates);
 
 }  // namespace scoremod::backend::kernels

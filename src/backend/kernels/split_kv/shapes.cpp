@@ -27,36 +27,35 @@ constexpr std::int64_t kReservedBytes = 1024;
 
 std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
-std::int64_t shared_bytes(const TileShape& shape, const AttentionProblem& problem) {
+std::int64_t shared_bytes(const SplitKvShape& shape, const AttentionProblem& problem) {
   return static_cast<std::int64_t>(split_kv_shared_bytes(shape, problem.dim_qk, problem.dim_v));
 }
 
 /// As many as there is room for, but not fewer than are of use.
-int stages_of(TileShape shape, const AttentionProblem& problem, std::int64_t room) {
+int stages_of(SplitKvShape shape, const AttentionProblem& problem, std::int64_t room) {
   for (shape.stages = kMaxStages; shape.stages > kMinStages; --shape.stages)
     if (shared_bytes(shape, problem) <= room) break;
   return shape.stages;
 }
 
 /// Whether registers suffice for what a thread holds: sums of its rows, scores, and what there is beside them.
-bool fits_registers(const TileShape& shape, std::int64_t dim_v) {
+bool fits_registers(const SplitKvShape& shape, std::int64_t dim_v) {
   constexpr std::int64_t kOfMultiprocessor = 65536, kMaxOfThread = 255, kBeside = 80;
   const std::int64_t wanted = shape.row_tiles * (padded(dim_v) + shape.keys) / 2 + kBeside;
   return wanted <= std::min(kMaxOfThread, kOfMultiprocessor / (std::int64_t{shape.blocks} * shape.threads()));
 }
 
 /// A shape of the family, for keys of the problem's dtype.
-TileShape shape_for(const AttentionProblem& problem) {
-  TileShape shape;
-  shape.family = Family::kSplitKv;
+SplitKvShape shape_for(const AttentionProblem& problem) {
+  SplitKvShape shape;
   shape.key_bytes = static_cast<int>(size_of(problem::dtype_of(problem, problem::TensorRole::kK)));
   shape.value_parts = value_parts_of(problem.dim_v);
   return shape;
 }
 
 /// Tiles with room for so many rows.
-TileShape split_kv_cut(int rows, const AttentionProblem& problem) {
-  TileShape shape = shape_for(problem);
+SplitKvShape split_kv_cut(int rows, const AttentionProblem& problem) {
+  SplitKvShape shape = shape_for(problem);
   shape.queries = rows;
   shape.row_tiles = rows > 16 && value_dims(shape, problem.dim_v) <= kWidestOfTwoRowTiles ? 2 : 1;
   shape.keys = rows == 64 && shape.row_tiles == 2 ? 32 : 16;
@@ -65,7 +64,7 @@ TileShape split_kv_cut(int rows, const AttentionProblem& problem) {
 
 /// Gives a shape of so many teams as many CTAs as run at once, two on a multiprocessor if that has room for them.
 /// Returns whether it has room for one.
-bool make_persistent(TileShape& shape, const AttentionProblem& problem, const DeviceProperties& device) {
+bool make_persistent(SplitKvShape& shape, const AttentionProblem& problem, const DeviceProperties& device) {
   for (shape.blocks = 2; shape.blocks > 0; --shape.blocks) {
     shape.persistent_ctas = static_cast<int>(device.multiprocessors) * shape.blocks;
     const std::int64_t room = device.shared_memory_per_block / shape.blocks - (shape.blocks - 1) * kReservedBytes;
@@ -78,7 +77,7 @@ bool make_persistent(TileShape& shape, const AttentionProblem& problem, const De
 }
 
 /// As many as fill the multiprocessors once, or some times over where that leaves fewer idle in the end; at least 2.
-int splits_of(const TileShape& shape, const AttentionProblem& problem, std::int64_t multiprocessors) {
+int splits_of(const SplitKvShape& shape, const AttentionProblem& problem, std::int64_t multiprocessors) {
   const std::int64_t heads = problem.batch * problem.heads_kv * split_kv_row_tiles(shape, problem);
   const std::int64_t chunks = quotient_up(problem.seq_kv, kChunk), at_once = multiprocessors * shape.blocks;
   const std::int64_t most = std::max<std::int64_t>(2, std::min(quotient_up(chunks, shape.teams), at_once));
@@ -97,10 +96,10 @@ int splits_of(const TileShape& shape, const AttentionProblem& problem, std::int6
 
 }  // namespace
 
-std::vector<TileShape> split_kv_shapes(const AttentionProblem& problem, const DeviceProperties& device) {
-  std::vector<TileShape> shapes;
+std::vector<SplitKvShape> split_kv_shapes(const AttentionProblem& problem, const DeviceProperties& device) {
+  std::vector<SplitKvShape> shapes;
   for (const int rows : kRows) {
-    const TileShape cut = split_kv_cut(rows, problem);
+    const SplitKvShape cut = split_kv_cut(rows, problem);
     shapes.push_back(split_kv_shape(rows, cut.row_tiles, cut.keys, kMaxWarps, problem, device));
     shapes.push_back(shapes.back());
     shapes.back().splits = 1;
@@ -108,9 +107,9 @@ std::vector<TileShape> split_kv_shapes(const AttentionProblem& problem, const De
   return shapes;
 }
 
-TileShape split_kv_shape(int rows, int row_tiles, int keys, int warps, const AttentionProblem& problem,
-                         const DeviceProperties& device) {
-  TileShape shape = shape_for(problem);
+SplitKvShape split_kv_shape(int rows, int row_tiles, int keys, int warps, const AttentionProblem& problem,
+                            const DeviceProperties& device) {
+  SplitKvShape shape = shape_for(problem);
   shape.queries = rows;
   shape.row_tiles = row_tiles;
   shape.keys = keys;
@@ -130,19 +129,19 @@ TileShape split_kv_shape(int rows, int row_tiles, int keys, int warps, const Att
   return shape;
 }
 
-TileShape split_kv_at_sizes(TileShape shape, const AttentionProblem& problem, std::int64_t multiprocessors) {
+SplitKvShape split_kv_at_sizes(SplitKvShape shape, const AttentionProblem& problem, std::int64_t multiprocessors) {
   if (shape.splits > 1) shape.splits = splits_of(shape, problem, multiprocessors);
   return shape;
 }
 
-std::vector<TileShape> persistent_split_kv_shapes(const AttentionProblem& problem, const DeviceProperties& device) {
-  std::vector<TileShape> shapes;
+std::vector<SplitKvShape> persistent_split_kv_shapes(const AttentionProblem& problem, const DeviceProperties& device) {
+  std::vector<SplitKvShape> shapes;
   if (!has_lengths_in_memory(problem)) return shapes;
   for (const int rows : kRows) {
-    const TileShape cut = split_kv_cut(rows, problem);
+    const SplitKvShape cut = split_kv_cut(rows, problem);
     const int team_warps = rows / (16 * cut.row_tiles);
     for (int warps = kMaxWarps; warps >= team_warps; warps -= team_warps) {
-      TileShape shape = cut;
+      SplitKvShape shape = cut;
       shape.warps = warps;
       shape.teams = warps / team_warps;
       if (!make_persistent(shape, problem, device)) continue;
@@ -153,19 +152,19 @@ std::vector<TileShape> persistent_split_kv_shapes(const AttentionProblem& proble
   return shapes;
 }
 
-std::vector<TileShape> hopper_split_kv_shapes(const AttentionProblem& problem, std::int64_t multiprocessors) {
+std::vector<SplitKvShape> hopper_split_kv_shapes(const AttentionProblem& problem, std::int64_t multiprocessors) {
   // While one team turns scores into weights, the other's products run. Two teams of wide heads lack registers.
   const int teams = problem.dim_v <= kWidestOfTwoTeams ? 2 : 1;
-  TileShape shape = hopper_split_kv_shape(kGroupKeys, teams, problem, multiprocessors);
+  SplitKvShape shape = hopper_split_kv_shape(kGroupKeys, teams, problem, multiprocessors);
   if (shape.stages <= kMinStages) shape = hopper_split_kv_shape(kFewerGroupKeys, teams, problem, multiprocessors);
-  TileShape whole = shape;
+  SplitKvShape whole = shape;
   whole.splits = 1;
   return {shape, whole};
 }
 
-TileShape hopper_split_kv_shape(int keys, int teams, const AttentionProblem& problem, std::int64_t multiprocessors) {
-  TileShape shape;
-  shape.family = Family::kHopperSplitKv;
+SplitKvShape hopper_split_kv_shape(int keys, int teams, const AttentionProblem& problem, std::int64_t multiprocessors) {
+  SplitKvShape shape;
+  shape.hopper = true;
   shape.queries = kGroupRows;
   shape.keys = keys;
   shape.teams = teams;
@@ -211,14 +210,14 @@ std::vector<UnsupportedReason> split_kv_objections(const AttentionProblem& probl
 
 bool has_lengths_in_memory(const AttentionProblem& problem) { return problem.paged || problem.tokens_kv; }
 
-std::int64_t split_kv_row_tiles(const TileShape& shape, const AttentionProblem& problem) {
+std::int64_t split_kv_row_tiles(const SplitKvShape& shape, const AttentionProblem& problem) {
   const std::int64_t rows = problem.heads_q / problem.heads_kv * problem.seq_q;
   return quotient_up(rows, shape.queries);
 }
 
-std::size_t split_kv_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+std::size_t split_kv_shared_bytes(const SplitKvShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
   const int qk = static_cast<int>(dim_qk), v = static_cast<int>(value_dims(shape, dim_v));
-  if (is_hopper(shape.family)) {
+  if (shape.hopper) {
     const device::HopperDecodeStorage storage{qk, v, shape.queries, shape.keys, shape.stages, shape.teams};
     return storage.bytes;
   }
@@ -232,7 +231,7 @@ std::size_t split_kv_shared_bytes(const TileShape& shape, std::int64_t dim_qk, s
   return storage.bytes;
 }
 
-std::size_t split_kv_part_bytes(const TileShape& shape, const AttentionProblem& problem) {
+std::size_t split_kv_part_bytes(const SplitKvShape& shape, const AttentionProblem& problem) {
   if (shape.persistent_ctas > 0) {
     // Two for each CTA and for each of its teams, of the rows that there are.
     const std::int64_t rows = problem.heads_q / problem.heads_kv * problem.seq_q;

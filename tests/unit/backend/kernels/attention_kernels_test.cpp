@@ -11,7 +11,6 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "base/element.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"
@@ -39,7 +38,7 @@ checking::CheckCase case_of(const std::string& name) {
 
 CheckReport check_of(const checking::CheckCase& test, const ProblemInputs& inputs, const Fault& forward_fault = {},
                      const Fault& backward_fault = {}) {
-  return test::check_emulated(test, inputs, tile_shape, {forward_fault, backward_fault});
+  return test::check_emulated(test, inputs, portable_shape, {forward_fault, backward_fault});
 }
 
 class AttentionKernels : public ::testing::TestWithParam<const char*> {};
@@ -182,20 +181,21 @@ void run_with(const AttentionProblem& problem, const Number& number, bool at_end
     kernels.run(
         kernels.kernels().arguments(tensors, {p.effective_scale(), {}, nullptr, 0, 0}, workspace.data<std::byte>()), 1);
   };
-  run({compiled, Direction::kForward, tile_shape(p, Direction::kForward), fault},
+  run({compiled, Direction::kForward, portable_shape(p, Direction::kForward), fault},
       ForwardTensors{q->data(), k->data(), v->data(), operands, o->data(), lse->data<float>(), nullptr});
   if (!p.backward) return;
-  run({compiled, Direction::kBackward, tile_shape(p, Direction::kBackward), fault}, BackwardTensors{q->data(),
-                                                                                                    k->data(),
-                                                                                                    v->data(),
-                                                                                                    o->data(),
-                                                                                                    lse->data<float>(),
-                                                                                                    o->data(),
-                                                                                                    operands,
-                                                                                                    dq->data(),
-                                                                                                    dk->data(),
-                                                                                                    dv->data(),
-                                                                                                    {}});
+  run({compiled, Direction::kBackward, portable_shape(p, Direction::kBackward), fault},
+      BackwardTensors{q->data(),
+                      k->data(),
+                      v->data(),
+                      o->data(),
+                      lse->data<float>(),
+                      o->data(),
+                      operands,
+                      dq->data(),
+                      dk->data(),
+                      dv->data(),
+                      {}});
 }
 
 TEST(AttentionKernelBounds, StayInsideTheirTensorsForAllRuntimeArguments) {
@@ -223,7 +223,7 @@ TEST(AttentionKernelStates, AreFoundOnceWhereTheyAreTheSameInEveryCall) {
   checking::CheckCase test = case_of("mask by head");
   const auto kernels = [&] {
     const compiler::CompiledProblem compiled = compiler::compile(test.problem);
-    return test::attention_call(compiled, Direction::kForward, tile_shape(test.problem, Direction::kForward));
+    return test::attention_call(compiled, Direction::kForward, portable_shape(test.problem, Direction::kForward));
   };
   EXPECT_TRUE(kernels().launches_once().empty()) << "a call's offsets move the mask";
   test.problem.index_offsets = false;

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
@@ -27,11 +28,11 @@ AttentionProblem problem_of(const char* program) {
 
 MaskWork work_of(const char* program, Direction direction = Direction::kForward) {
   const AttentionProblem problem = problem_of(program);
-  return mask_work(compiler::compile(problem), direction, tile_shape(problem, direction).score_tile());
+  return mask_work(compiler::compile(problem), direction, portable_shape(problem, direction).score_tile());
 }
 
 double time_of(const AttentionProblem& problem, Direction direction = Direction::kForward) {
-  const TileShape shape = tile_shape(problem, direction);
+  const PortableShape shape = portable_shape(problem, direction);
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   return tiled_variant(shape)->time({compiled, direction, {}}, {}).milliseconds;
 }
@@ -116,7 +117,7 @@ TEST(AttentionTime, KnowsThatFewRowsLeaveTheDeviceIdle) {
 
 TEST(AttentionTime, IsScaledToTheDevice) {
   const AttentionProblem problem = problem_of("value = score");
-  const TileShape shape = tile_shape(problem, Direction::kForward);
+  const PortableShape shape = portable_shape(problem, Direction::kForward);
   DeviceRates half;
   half.multiprocessors /= 2;
   half.bytes_per_ms /= 2;
@@ -134,7 +135,7 @@ TEST(OperandTime, CountsReadsOfTablesAndWalksForWhatBatchesShare) {
     }
     const compiler::CompiledProblem compiled = compiler::compile(problem);
     const auto targets = operand_targets(compiled, std::vector<std::uint32_t>{0}, Gains::kApart);
-    const TileShape shape = tile_shape(problem, Direction::kBackward);
+    const PortableShape shape = portable_shape(problem, Direction::kBackward);
     return operand_time(compiled, targets, shape, mask_work(compiled, Direction::kBackward, shape.score_tile()), {})
         .milliseconds;
   };

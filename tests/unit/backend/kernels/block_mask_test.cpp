@@ -11,7 +11,6 @@
 #include <gtest/gtest.h>
 
 #include "backend/kernels/mask/mask.hpp"
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
@@ -31,8 +30,8 @@ constexpr std::uint8_t kEmpty = 0, kPartial = 1, kFull = 2;
 constexpr std::int64_t kQueries = 150, kKeys = 180;
 constexpr IndexOffsets kOffsets{1, 0, 40, 7};
 
-TileShape small_shape() {
-  TileShape shape;
+PortableShape small_shape() {
+  PortableShape shape;
   shape.warps = shape.row_tiles = shape.blocks = 1;
   shape.queries = 16;
   shape.keys = 32;
@@ -151,7 +150,7 @@ struct Found {
 };
 Found found_of(const AttentionProblem& p, const Contents& contents, const Fault& fault = {}) {
   const compiler::CompiledProblem compiled = compiler::compile(p);
-  const TileShape shape = small_shape();
+  const PortableShape shape = small_shape();
   const KernelCall kernels = test::attention_call(compiled, Direction::kForward, shape);
   std::vector<KernelLaunch> launches;
   for (const KernelLaunch& launch : kernels.launches())
@@ -178,7 +177,7 @@ Found found_of(const AttentionProblem& p, const Contents& contents, const Fault&
 States expected_of(const AttentionProblem& p, const Program& mask, const Contents& contents, bool never_full = false) {
   const compiler::CompiledProblem compiled = compiler::compile(p);
   const MaskKnowledge knowledge = mask_knowledge(compiled, Direction::kForward);
-  const TileShape shape = small_shape();
+  const PortableShape shape = small_shape();
   States states;
   for (std::int64_t b = 0; b < (knowledge.varies_with_batch ? p.batch : 1); ++b)
     for (std::int64_t h = 0; h < (knowledge.varies_with_head ? p.heads_q : 1); ++h)

@@ -9,7 +9,6 @@
 
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
@@ -99,7 +98,7 @@ std::vector<float> gradient_of(const Case& test, const test::EmulatedLaunches::F
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(test));
   const std::vector<OperandTarget> targets =
       operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kBeside);
-  TileShape shape;
+  PortableShape shape;
   shape.key_step = test.key_step;
   const KernelCall kernels = test::attention_call(compiled, Direction::kBackward, shape, targets);
   std::vector<KernelLaunch> launches{

@@ -15,7 +15,7 @@
 namespace scoremod::backend::kernels {
 namespace {
 
-TileShape hopper_shape(const AttentionProblem& problem, Direction direction) {
+HopperShape hopper_shape(const AttentionProblem& problem, Direction direction) {
   return hopper_shapes(problem, direction).front();
 }
 
@@ -40,7 +40,7 @@ TEST(DropoutPlacesOfKernels, AreRightInBothFamilies) {
   const checking::CheckCase test = placed_case();
   ASSERT_EQ(test.problem.batch, 3);
   const ProblemInputs inputs = placed_inputs(test.problem);
-  test::expect_right(test::check_emulated(test, inputs, tile_shape));
+  test::expect_right(test::check_emulated(test, inputs, portable_shape));
   test::expect_right(test::check_emulated(test, inputs, hopper_shape));
 }
 
@@ -49,8 +49,8 @@ TEST(DropoutPlacesOfKernels, FaultsAreSeen) {
   const ProblemInputs inputs = placed_inputs(test.problem);
   const test::EmulatedLaunches::Fault always{"(first | tokens | step) % 4u == 0", "true"},
       none{"queries.at((unsigned)q + offset_q)", "(unsigned)q + offset_q"};
-  EXPECT_FALSE(test::check_emulated(test, inputs, tile_shape, {always, {}, {}}).passed());
-  EXPECT_FALSE(test::check_emulated(test, inputs, tile_shape, {{}, none, {}}).passed());
+  EXPECT_FALSE(test::check_emulated(test, inputs, portable_shape, {always, {}, {}}).passed());
+  EXPECT_FALSE(test::check_emulated(test, inputs, portable_shape, {{}, none, {}}).passed());
 }
 
 }  // namespace

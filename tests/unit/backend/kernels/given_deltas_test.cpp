@@ -83,7 +83,7 @@ class LseGradient {
     const auto compiled = compiler::compile(p);
     const test::EmulatedOperandKernels kernels(
         compiled, operand_targets(compiled, problem::operands_with_gradient(p), Gains::kApart),
-        tile_shape(p, Direction::kBackward));
+        portable_shape(p, Direction::kBackward));
     std::vector<std::byte> dq = q_, dk = k_, dv = v_, scratch(kernels.kernels().workspace_bytes() + 256);
     std::array<float, 1> gradient{};
     const std::vector<const void*> operands{slope_.data()};
@@ -133,9 +133,9 @@ TEST(GivenDeltas, BringAGradientOfTheLseToOperands) {
 TEST(GivenDeltas, AreNotMadeOfFewRowsOwnWeights) {
   AttentionProblem few = problem_of(false);
   few.seq_q = 20;
-  EXPECT_TRUE(tile_shape(few, Direction::kBackward).recomputed_delta);
+  EXPECT_TRUE(portable_shape(few, Direction::kBackward).recomputed_delta);
   few.given_deltas = true;
-  EXPECT_FALSE(tile_shape(few, Direction::kBackward).recomputed_delta);
+  EXPECT_FALSE(portable_shape(few, Direction::kBackward).recomputed_delta);
 }
 
 }  // namespace

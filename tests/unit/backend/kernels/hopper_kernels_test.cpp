@@ -14,7 +14,7 @@
 namespace scoremod::backend::kernels {
 namespace {
 
-TileShape hopper_shape(const AttentionProblem& problem, Direction direction) {
+HopperShape hopper_shape(const AttentionProblem& problem, Direction direction) {
   return hopper_shapes(problem, direction).front();
 }
 
@@ -28,7 +28,7 @@ checking::CheckCase case_of(const std::string& name) {
 }
 
 /// The kernel of dk and dv makes dq too.
-TileShape fused_shape(const AttentionProblem& problem, Direction direction) {
+HopperShape fused_shape(const AttentionProblem& problem, Direction direction) {
   return direction == Direction::kForward ? hopper_shape(problem, direction) : hopper_fused_shape(problem);
 }
 
@@ -90,8 +90,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, WideFusedHopperKernels,
                                            "ragged keys with dropout", "differences of every kind"));
 
 /// Heads that share a KV head take turns; some CTAs walk down and some up.
-TileShape turning_shape(const AttentionProblem& problem, Direction direction) {
-  TileShape shape = fused_shape(problem, direction);
+HopperShape turning_shape(const AttentionProblem& problem, Direction direction) {
+  HopperShape shape = fused_shape(problem, direction);
   if (direction == Direction::kBackward) shape.turn_ctas = 2;
   return shape;
 }
@@ -106,8 +106,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, TurningHopperKernels,
 
 /// In the orders that nobody has measured yet.
 template <DqOrder kOrder>
-TileShape ordered_shape(const AttentionProblem& problem, Direction direction) {
-  TileShape shape = fused_shape(problem, direction);
+HopperShape ordered_shape(const AttentionProblem& problem, Direction direction) {
+  HopperShape shape = fused_shape(problem, direction);
   shape.dq_order = kOrder;
   return shape;
 }

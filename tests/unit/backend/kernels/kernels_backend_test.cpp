@@ -13,7 +13,6 @@
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/kernels/split_kv/family.hpp"
 #include "base/concat.hpp"
@@ -187,7 +186,7 @@ TEST(KernelsBackend, PrefersAFixedOrderToALittleTime) {
   const auto candidates = candidates_of(problem_of(kCausal), Direction::kBackward);
   ASSERT_NE(candidates[0].label.find("dq added up"), std::string::npos);
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(kCausal));
-  const kernels::TileShape shape = kernels::hopper_fused_shape(compiled.problem);
+  const kernels::HopperShape shape = kernels::hopper_fused_shape(compiled.problem);
   const double predicted = kernels::tiled_time(compiled, Direction::kBackward, shape,
                                                kernels::mask_work(compiled, Direction::kBackward, shape.score_tile()),
                                                h200().device.rates, kernels::kHopperFusedTimes, false)
@@ -269,9 +268,10 @@ TEST(KernelsBackend, RefusesWithEveryReason) {
 }
 
 /// A module for each large kernel; the small kernels beside a forward's have one of their own, where there are some.
-std::size_t expected_modules(Direction direction, const kernels::TileShape& shape, bool has_states) {
-  if (direction == Direction::kBackward) return shape.separate_dv ? 3 : 2;
-  return has_states && !kernels::is_split_kv(shape.family) ? 2 : 1;
+std::size_t expected_modules(Direction direction, const kernels::AnyShape& shape, bool has_states) {
+  const kernels::KernelTraits traits = kernels::traits_of(shape);
+  if (direction == Direction::kBackward) return traits.separate_dv ? 3 : 2;
+  return has_states && !traits.pack_gqa ? 2 : 1;
 }
 
 struct ModulesCase {
@@ -286,13 +286,14 @@ TEST_P(KernelsBackendModules, HaveEveryKernelOfACallInOneOfThem) {
   problem.dim_qk = problem.dim_v = GetParam().dim;
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-    std::vector shapes{kernels::tile_shape(problem, direction), kernels::hopper_shapes(problem, direction).front()};
+    std::vector<kernels::AnyShape> shapes{kernels::portable_shape(problem, direction),
+                                          kernels::hopper_shapes(problem, direction).front()};
     if (direction == Direction::kForward) {
       shapes.push_back(kernels::split_kv_shapes(problem, h200().device).front());
     } else if (problem.dim_qk <= 128) {
       shapes.push_back(kernels::hopper_fused_shape(problem));
     }
-    for (const kernels::TileShape& shape : shapes) {
+    for (const kernels::AnyShape& shape : shapes) {
       const std::vector<std::string> modules =
           kernels::render_modules(kernels::attention_source(compiled, direction, shape));
       const kernels::KernelCall made = test::attention_call(compiled, direction, shape);
@@ -342,7 +343,7 @@ TEST(KernelsBackend, SumsOperandsGradientsBesideTheBackwardOnHopper) {
   EXPECT_NE(fused[0].structural_key, plain[0].structural_key);
 
   const auto targets = kernels::operand_targets(compiled, std::vector<std::uint32_t>{0, 1}, kernels::Gains::kBeside);
-  const kernels::TileShape shape = kernels::hopper_shapes(problem, Direction::kBackward).front();
+  const kernels::HopperShape shape = kernels::hopper_shapes(problem, Direction::kBackward).front();
   const std::vector<std::string> modules =
       kernels::render_modules(kernels::attention_source(compiled, Direction::kBackward, shape, targets));
   const kernels::KernelCall made = test::attention_call(compiled, Direction::kBackward, shape, targets);

@@ -1,4 +1,6 @@
+#include <initializer_list>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -6,8 +8,8 @@
 
 #include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/hopper/family.hpp"
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "backend/kernels/split_kv/family.hpp"
+#include "base/canonical_bytes.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/tiled_call.hpp"
@@ -205,8 +207,8 @@ TEST(KernelsBackend, KeysAreEqualWhereTextsAre) {
   std::size_t equal = 0;
   for (const compiler::CompiledProblem& one : compiled) {
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-      std::vector shapes{kernels::tile_shape(one.problem, direction),
-                         kernels::hopper_shapes(one.problem, direction).front()};
+      std::vector<kernels::AnyShape> shapes{kernels::portable_shape(one.problem, direction),
+                                            kernels::hopper_shapes(one.problem, direction).front()};
       if (direction == Direction::kBackward) {
         shapes.push_back(kernels::hopper_fused_shape(one.problem));
       } else {
@@ -214,7 +216,7 @@ TEST(KernelsBackend, KeysAreEqualWhereTextsAre) {
         const auto few = kernels::split_kv_shapes(one.problem, h200().device);
         shapes.insert(shapes.end(), few.begin(), few.end());
       }
-      for (const kernels::TileShape& shape : shapes) {
+      for (const kernels::AnyShape& shape : shapes) {
         const std::string text = kernels::render_all(kernels::attention_source(one, direction, shape));
         const Bytes key = kernels::key_of(kernels::attention_source(one, direction, shape));
         EXPECT_LT(key.size(), text.size() / 10);
@@ -225,6 +227,67 @@ TEST(KernelsBackend, KeysAreEqualWhereTextsAre) {
     }
   }
   EXPECT_GT(equal, 20U);  // other lengths, and windows of another length
+}
+
+/// The bytes of a shape in keys: as it is made, then with each change alone.
+template <class Shape>
+std::vector<Bytes> bytes_with(std::initializer_list<void (*)(Shape&)> changes) {
+  const auto bytes_of = [](const Shape& shape) {
+    CanonicalWriter out;
+    kernels::tiled_variant(shape)->write(out);
+    return out.written();
+  };
+  std::vector<Bytes> found{bytes_of({})};
+  for (const auto change : changes) {
+    Shape shape;
+    change(shape);
+    found.push_back(bytes_of(shape));
+  }
+  return found;
+}
+
+void expect_all_differ(const std::vector<Bytes>& found) {
+  EXPECT_EQ(std::set<Bytes>(found.begin(), found.end()).size(), found.size());
+}
+
+TEST(KernelShapes, AreToldApartByEachNumberThatIsCompiledIn) {
+  using kernels::HopperShape, kernels::PortableShape, kernels::SplitKvShape;
+  std::vector<Bytes> all = bytes_with<PortableShape>(
+      {[](PortableShape& s) { s.warps = 8; }, [](PortableShape& s) { s.row_tiles = 2; },
+       [](PortableShape& s) { s.queries = 16; }, [](PortableShape& s) { s.keys = 16; },
+       [](PortableShape& s) { s.element_bytes = 4; }, [](PortableShape& s) { s.blocks = 1; },
+       [](PortableShape& s) { s.value_parts = 2; }, [](PortableShape& s) { s.step = 16; },
+       [](PortableShape& s) { s.part = 16; }, [](PortableShape& s) { s.key_step = 16; },
+       [](PortableShape& s) { s.separate_dv = true; }, [](PortableShape& s) { s.recomputed_delta = true; }});
+  const std::vector<Bytes> hopper =
+      bytes_with<HopperShape>({[](HopperShape& s) { s.stages = 3; }, [](HopperShape& s) { s.persistent_ctas = 5; },
+                               [](HopperShape& s) { s.loaded_bias = 0; }, [](HopperShape& s) { s.loaded_bias = 1; },
+                               [](HopperShape& s) { s.ordered = true; }, [](HopperShape& s) { s.step = 16; },
+                               [](HopperShape& s) { s.part = 16; }, [](HopperShape& s) { s.key_step = 16; },
+                               [](HopperShape& s) { s.key_stages = 3; }, [](HopperShape& s) { s.fused = true; },
+                               [](HopperShape& s) { s.dq_order = kernels::DqOrder::kLateFence; },
+                               [](HopperShape& s) { s.separate_dv = true; }, [](HopperShape& s) { s.turn_ctas = 5; }});
+  const std::vector<Bytes> split_kv = bytes_with<SplitKvShape>(
+      {[](SplitKvShape& s) { s.hopper = true; }, [](SplitKvShape& s) { s.teams = 2; },
+       [](SplitKvShape& s) { s.splits = 2; }, [](SplitKvShape& s) { s.stages = 3; },
+       [](SplitKvShape& s) { s.key_bytes = 1; }, [](SplitKvShape& s) { s.persistent_ctas = 5; }});
+  all.insert(all.end(), hopper.begin(), hopper.end());
+  all.insert(all.end(), split_kv.begin(), split_kv.end());
+  expect_all_differ(all);
+}
+
+TEST(KernelShapes, HaveTheSameKeysWhereArgumentsDiffer) {
+  using kernels::HopperShape, kernels::SplitKvShape;
+  const std::vector<Bytes> hopper =
+      bytes_with<HopperShape>({[](HopperShape& s) { s.persistent_ctas = 5; },
+                               [](HopperShape& s) { s.persistent_ctas = 6; }, [](HopperShape& s) { s.turn_ctas = 5; },
+                               [](HopperShape& s) { s.turn_ctas = 6; }, [](HopperShape& s) { s.heads_together = 3; }});
+  EXPECT_EQ(hopper[1], hopper[2]);
+  EXPECT_EQ(hopper[3], hopper[4]);
+  EXPECT_EQ(hopper[5], hopper[0]);
+  const std::vector<Bytes> split_kv =
+      bytes_with<SplitKvShape>({[](SplitKvShape& s) { s.splits = 2; }, [](SplitKvShape& s) { s.splits = 3; }});
+  EXPECT_EQ(split_kv[1], split_kv[2]);
 }
 
 }  // namespace

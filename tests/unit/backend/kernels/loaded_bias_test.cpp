@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include "backend/kernels/hopper/family.hpp"
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/attention_kernels_cases.hpp"
@@ -31,7 +30,7 @@ const std::vector<checking::CheckCase>& cases() {
 }
 const checking::CheckCase &by_head = cases()[0], &by_batch = cases()[1], &by_both = cases()[2], &of_all = cases()[3];
 
-TileShape copying(const AttentionProblem& problem) {
+HopperShape copying(const AttentionProblem& problem) {
   return copying_hopper_shape(problem, loaded_bias(problem, Direction::kForward).value());
 }
 
@@ -59,10 +58,10 @@ TEST(LoadedBiasOf, IsRightWhereThreadsCopyIt) {
 TEST(LoadedBiasOf, GivesTheBitsOfReads) {
   const AttentionProblem problem = compiler::compile(by_batch.problem).problem;
   const std::vector inputs{random_inputs(problem), test::poisoned_inputs(problem, 0)};
-  const auto bits_of = [&](const TileShape& shape) {
+  const auto bits_of = [&](const HopperShape& shape) {
     return test::emulated_forward_bits(by_batch, inputs, shape, static_cast<unsigned>(test::test_seed()));
   };
-  TileShape reading = copying(problem);
+  HopperShape reading = copying(problem);
   reading.loaded_bias.reset();
   EXPECT_EQ(bits_of(copying(problem)), bits_of(reading));
 }

@@ -30,8 +30,8 @@ std::vector<std::vector<std::byte>> bytes_of(std::span<const OperandGradient> gr
 
 }  // namespace
 
-EmulatedOperands::EmulatedOperands(const compiler::CompiledProblem& compiled, const TileShape& shape,
-                                   const Fault& fault, Gains gains)
+EmulatedOperands::EmulatedOperands(const compiler::CompiledProblem& compiled, const AnyShape& shape, const Fault& fault,
+                                   Gains gains)
     : problem_(compiled.problem),
       host_(Attention::compile(compiled.problem, on_the_host())),
       gradients_(compiled, operand_targets(compiled, problem::operands_with_gradient(compiled.problem), gains), shape,
@@ -103,14 +103,13 @@ AttentionProblem problem_of(const OperandCase& from) {
   return problem::with_implied_operands(std::move(p));
 }
 
-TileShape portable(const AttentionProblem& problem) { return tile_shape(problem, Direction::kBackward); }
-TileShape hopper(const AttentionProblem& problem) {
-  const std::vector<TileShape> shapes = hopper_shapes(problem, Direction::kBackward);
+AnyShape portable(const AttentionProblem& problem) { return portable_shape(problem, Direction::kBackward); }
+AnyShape hopper(const AttentionProblem& problem) {
+  const std::vector<HopperShape> shapes = hopper_shapes(problem, Direction::kBackward);
   return shapes.front().key_step > kMaxDiagonalStep ? shapes.back() : shapes.front();
 }
 
-CheckReport check_of(const OperandCase& from, const Fault& fault, Gains gains,
-                     TileShape (&shape_of)(const AttentionProblem&)) {
+CheckReport check_of(const OperandCase& from, const Fault& fault, Gains gains, const ShapeOfBackward& shape_of) {
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(from));
   EmulatedOperands emulated(compiled, shape_of(compiled.problem), fault, gains);
   CheckOptions options;

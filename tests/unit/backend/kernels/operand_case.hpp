@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <ostream>
 #include <span>
 #include <string>
@@ -44,9 +45,12 @@ void with_given_deltas_of_floats(AttentionProblem& problem);
 
 AttentionProblem problem_of(const OperandCase& from);
 
-TileShape portable(const AttentionProblem& problem);
+AnyShape portable(const AttentionProblem& problem);
 /// The smaller one has room for diagonals at every head dim.
-TileShape hopper(const AttentionProblem& problem);
+AnyShape hopper(const AttentionProblem& problem);
+
+/// The shape of the backward beside whose kernels, or apart from them, gradients are summed.
+using ShapeOfBackward = std::function<AnyShape(const AttentionProblem&)>;
 
 using Fault = std::pair<std::string, std::string>;
 
@@ -54,7 +58,7 @@ using Fault = std::pair<std::string, std::string>;
 /// device's backward replaces the host's.
 class EmulatedOperands {
  public:
-  EmulatedOperands(const compiler::CompiledProblem& compiled, const TileShape& shape, const Fault& fault, Gains gains);
+  EmulatedOperands(const compiler::CompiledProblem& compiled, const AnyShape& shape, const Fault& fault, Gains gains);
 
   checking::Subject subject();
   /// Has the backward run in another order too, and compares operands' gradients.
@@ -74,6 +78,6 @@ class EmulatedOperands {
 };
 
 CheckReport check_of(const OperandCase& from, const Fault& fault = {}, Gains gains = Gains::kApart,
-                     TileShape (&shape_of)(const AttentionProblem&) = portable);
+                     const ShapeOfBackward& shape_of = portable);
 
 }  // namespace scoremod::backend::kernels

@@ -151,8 +151,7 @@ TEST(OperandKernelsRun, OfALoadedBiasIsRight) {
   const auto shape_of = [](const AttentionProblem& problem) {
     return copying_fused_shape(problem, loaded_bias(problem, Direction::kBackward).value());
   };
-  TileShape (*const copying)(const AttentionProblem&) = shape_of;
-  test::expect_right(check_of(case_named("CopiedElements"), {}, Gains::kBeside, *copying));
+  test::expect_right(check_of(case_named("CopiedElements"), {}, Gains::kBeside, shape_of));
 }
 
 /// The fused backward, which accumulates dQ in the kernel of dk and dv.

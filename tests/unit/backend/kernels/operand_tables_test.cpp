@@ -11,7 +11,6 @@
 #include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "base/fail.hpp"
 #include "check/random_problem.hpp"
@@ -229,7 +228,7 @@ TEST(OperandTablesRun, TakeNoMemoryForEachPairOfAQueryAndAKey) {
     AttentionProblem problem = problem_of({"", program, Sink::kNone, 0, {}, 4, 8, 8, 1000, 900});
     const compiler::CompiledProblem compiled = compiler::compile(problem);
     return operand_layout(compiled, operand_targets(compiled, std::vector<std::uint32_t>{0}, Gains::kApart),
-                          portable(problem))
+                          portable_shape(problem, Direction::kBackward))
         .workspace_bytes();
   };
   const std::size_t rows = std::size_t{4} * 8 * 1000 * 2 * sizeof(float);

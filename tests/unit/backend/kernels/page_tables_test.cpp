@@ -8,7 +8,6 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "backend/kernels/split_kv/family.hpp"
 #include "base/concat.hpp"
 #include "problem/implied_operands.hpp"
@@ -38,13 +37,13 @@ checking::CheckCase case_of(const PagedCase& paged) {
   return test;
 }
 
-TileShape shape_of(const PagedCase& paged, const AttentionProblem& problem) {
-  if (paged.rows == 0) return tile_shape(problem, Direction::kForward);
+AnyShape shape_of(const PagedCase& paged, const AttentionProblem& problem) {
+  if (paged.rows == 0) return portable_shape(problem, Direction::kForward);
   DeviceProperties device;
   device.compute_capability = 80;
   device.multiprocessors = 6;
   device.shared_memory_per_block = 232448;
-  for (const TileShape& shape :
+  for (const SplitKvShape& shape :
        paged.persistent ? persistent_split_kv_shapes(problem, device) : split_kv_shapes(problem, device))
     if (shape.queries == paged.rows) return shape;
   ADD_FAILURE() << "no shape of " << paged.rows << " rows";
@@ -89,7 +88,7 @@ class PageTables : public ::testing::TestWithParam<PagedCase> {};
 
 TEST_P(PageTables, ThatNameNoBlockMaskItsKeys) {
   const checking::CheckCase test = case_of(GetParam()), asked = asking(GetParam(), test);
-  const TileShape shape = shape_of(GetParam(), test.problem);
+  const AnyShape shape = shape_of(GetParam(), test.problem);
   const auto bits = [&](const checking::CheckCase& of, bool is_wrong, const Fault& fault = {}) {
     return test::emulated_forward_bits(of, {inputs_of(test.problem, is_wrong)}, shape, 1, 1, fault);
   };

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include "backend/kernels/hopper/family.hpp"
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "base/element.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
@@ -62,8 +61,8 @@ constexpr const char* kGrows = "value = score + f32(kv_idx) - 350.0\nkeep = kv_i
 /// Only the last of three tiles of queries has keys.
 constexpr const char* kEmptyTiles = "value = score\nkeep = q_idx >= 400 & kv_idx % 5 != 2";
 
-TileShape shape_of(const AttentionProblem& problem, int blocks) {
-  TileShape shape = persistent_hopper_shape(problem, 1);
+HopperShape shape_of(const AttentionProblem& problem, int blocks) {
+  HopperShape shape = persistent_hopper_shape(problem, 1);
   shape.persistent_ctas = blocks;
   return shape;
 }

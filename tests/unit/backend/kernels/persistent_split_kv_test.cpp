@@ -9,7 +9,6 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "backend/kernels/split_kv/family.hpp"
 #include "base/concat.hpp"
 #include "compiler/pipeline.hpp"
@@ -29,12 +28,12 @@ using Fault = test::EmulatedLaunches::Fault;
 const Fault kOnce{"    forward_row(p, scratch, own.b, of.h, of.q, crew);\n", ""};
 
 /// With room for this many rows, and so many CTAs.
-TileShape shape_of(const AttentionProblem& problem, int rows, int ctas) {
+SplitKvShape shape_of(const AttentionProblem& problem, int rows, int ctas) {
   DeviceProperties device;
   device.compute_capability = 90;
   device.multiprocessors = 6;
   device.shared_memory_per_block = 232448;
-  for (TileShape shape : persistent_split_kv_shapes(problem, device)) {
+  for (SplitKvShape shape : persistent_split_kv_shapes(problem, device)) {
     if (shape.queries != rows) continue;
     shape.persistent_ctas = ctas;
     return shape;
@@ -93,7 +92,7 @@ ProblemInputs inputs_of(const checking::CheckCase& test, const std::vector<std::
   return inputs;
 }
 
-CheckReport check_of(const checking::CheckCase& test, const ProblemInputs& inputs, const TileShape& shape,
+CheckReport check_of(const checking::CheckCase& test, const ProblemInputs& inputs, const SplitKvShape& shape,
                      const test::EmulatedFaults& faults = {.of_both = kOnce}) {
   return test::check_emulated(
       test, inputs, [&](const AttentionProblem&, Direction) { return shape; }, faults);
@@ -216,7 +215,7 @@ TEST(PersistentSplitKvOfRandomProblems, AreRight) {
 /// Device memory is not validated.
 TEST(PersistentSplitKvByLengths, AreThoseOfTheNearestLengthThatThereCanBe) {
   const checking::CheckCase test = paged_case({3, 4, 2, 2, 200, 32, 16});
-  const TileShape shape = shape_of(test.problem, 16, 3);
+  const SplitKvShape shape = shape_of(test.problem, 16, 3);
   const auto bits = [&](const std::vector<std::int32_t>& lengths) {
     return test::emulated_forward_bits(test, {inputs_of(test, lengths)}, shape, 1);
   };
@@ -227,7 +226,7 @@ TEST(PersistentSplitKvByLengths, AreThoseOfTheNearestLengthThatThereCanBe) {
 /// In whatever order CTAs, warps and copies run, and in a workspace with another call's contents.
 TEST(PersistentSplitKvByLengths, GiveTheSameBitsEachTime) {
   const checking::CheckCase test = paged_case({5, 4, 2, 3, 700, 32, 16});
-  const TileShape shape = shape_of(test.problem, 16, 5);
+  const SplitKvShape shape = shape_of(test.problem, 16, 5);
   const std::vector inputs{inputs_of(test, {700, 3, 0, 64, 129}), inputs_of(test, {1, 650, 80, 0, 0})};
   const auto both = test::emulated_forward_bits(test, inputs, shape, 1);
   EXPECT_EQ(test::emulated_forward_bits(test, inputs, shape, 2), both);
@@ -249,7 +248,7 @@ class PersistentSplitKvFaults : public ::testing::TestWithParam<PlantedFault> {}
 TEST_P(PersistentSplitKvFaults, AreSeen) {
   const checking::CheckCase test = paged_case({6, 8, 2, 8, 2000, 32, 16});
   const ProblemInputs inputs = inputs_of(test, {300, 0, 1900, 40, 5, 129});
-  const TileShape shape = shape_of(test.problem, GetParam().rows, 3);
+  const SplitKvShape shape = shape_of(test.problem, GetParam().rows, 3);
   test::expect_right(check_of(test, inputs, shape));
   EXPECT_FALSE(check_of(test, inputs, shape, {.forward = GetParam().fault, .of_both = kOnce}).passed());
 }
@@ -296,9 +295,9 @@ TEST(PersistentSplitKvShapes, AreForLengthsInDeviceMemory) {
     device.shared_memory_per_block = room;
     for (const std::int64_t dim : {8, 64, 128, 192, 256}) {
       problem.dim_qk = problem.dim_v = dim;
-      const std::vector<TileShape> shapes = persistent_split_kv_shapes(problem, device);
+      const std::vector<SplitKvShape> shapes = persistent_split_kv_shapes(problem, device);
       EXPECT_GE(shapes.size(), 2U) << dim << " and " << room;  // 64 rows of 256 dims lack room in the smallest
-      for (const TileShape& shape : shapes) {
+      for (const SplitKvShape& shape : shapes) {
         EXPECT_GE(shape.stages, 2);
         EXPECT_EQ(shape.persistent_ctas, 132 * shape.blocks);
         EXPECT_LE(split_kv_shared_bytes(shape, dim, dim) * static_cast<std::size_t>(shape.blocks),
@@ -318,7 +317,7 @@ TEST(PersistentSplitKvShapes, DoNotHangOnSizes) {
   const AttentionProblem few = paged_case({2, 4, 2, 1, 100, 64, 16}).problem,
                          many = paged_case({64, 4, 2, 1, 8192, 64, 16}).problem;
   EXPECT_EQ(persistent_split_kv_shapes(few, device), persistent_split_kv_shapes(many, device));
-  const TileShape shape = persistent_split_kv_shapes(few, device).front();
+  const SplitKvShape shape = persistent_split_kv_shapes(few, device).front();
   EXPECT_EQ(split_kv_part_bytes(shape, few), split_kv_part_bytes(shape, many))
       << "partials are a device's, not a batch's";
 }

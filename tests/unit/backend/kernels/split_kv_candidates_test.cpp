@@ -92,7 +92,7 @@ TEST(KernelsBackend, SharesOutTheKeysThatThereAreOfSeveralSequences) {
 TEST(TensorMaps, OfSplitKvHaveLinesOf128Bytes) {
   const compiler::CompiledProblem compiled = compiler::compile(decoding(1));
   const AttentionProblem& problem = compiled.problem;
-  const auto lines = [&](const kernels::TileShape& shape) {
+  const auto lines = [&](const kernels::AnyShape& shape) {
     return test::attention_call(compiled, Direction::kForward, shape).cache_lines();
   };
   EXPECT_EQ(lines(kernels::hopper_split_kv_shapes(problem, 132).front()), kernels::CacheLines::k128Bytes);

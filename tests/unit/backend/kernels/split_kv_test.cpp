@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "backend/kernels/split_kv/family.hpp"
 #include "compiler/pipeline.hpp"
 #include "support/attention_kernels_cases.hpp"
@@ -48,13 +47,13 @@ checking::CheckCase case_of(const std::string& name) {
 const Fault kOnce{"    forward_row(p, scratch, own.b, of.h, of.q, crew);\n", ""};
 
 /// In the shape with this many rows.
-TileShape shape_of(const AttentionProblem& problem, int rows) {
-  for (const TileShape& shape : split_kv_shapes(problem, device()))
+SplitKvShape shape_of(const AttentionProblem& problem, int rows) {
+  for (const SplitKvShape& shape : split_kv_shapes(problem, device()))
     if (shape.queries == rows) return shape;
   return {};
 }
 
-CheckReport check_of(const checking::CheckCase& test, const ProblemInputs& inputs, const TileShape& shape,
+CheckReport check_of(const checking::CheckCase& test, const ProblemInputs& inputs, const SplitKvShape& shape,
                      const test::EmulatedFaults& faults = {}) {
   return test::check_emulated(
       test, inputs, [&](const AttentionProblem&, Direction) { return shape; }, faults);
@@ -115,7 +114,7 @@ TEST(SplitKv, LookAtAMaskOnceThatIsTheSameForAllQueries) {
 /// Without parts that are merged.
 TEST(SplitKvInOneShare, AreRight) {
   const checking::CheckCase test = case_of("decode, sink, dropout and largest score");
-  TileShape shape = shape_of(test.problem, 32);
+  SplitKvShape shape = shape_of(test.problem, 32);
   shape.splits = 1;
   test::expect_right(check_of(test, random_inputs(test.problem), shape, {.of_both = kOnce}));
   test::expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), shape));
@@ -141,7 +140,7 @@ class SplitKvFaults : public ::testing::TestWithParam<PlantedFault> {};
 TEST_P(SplitKvFaults, AreSeen) {
   const checking::CheckCase test = case_of(GetParam().test);
   const ProblemInputs inputs = random_inputs(test.problem);
-  TileShape shape = shape_of(test.problem, 16);
+  SplitKvShape shape = shape_of(test.problem, 16);
   shape.warps = shape.teams = 2;
   shape.stages = 2;  // fewer than a team has tiles
   shape.splits = 2;
@@ -185,7 +184,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, SplitKvFaults, ::testing::ValuesIn(kPlantedFaul
 TEST(SplitKvInShares, AreMergedEachTimeThatAGraphRepeatsACall) {
   const checking::CheckCase test = case_of("decode, sink, dropout and largest score");
   const std::vector inputs{random_inputs(test.problem)};
-  TileShape shape = shape_of(test.problem, 32);
+  SplitKvShape shape = shape_of(test.problem, 32);
   shape.splits = 3;
   const std::vector<std::uint64_t> once = test::emulated_forward_bits(test, inputs, shape, 1);
   EXPECT_EQ(test::emulated_forward_bits(test, inputs, shape, 2, 3), once);
@@ -193,8 +192,8 @@ TEST(SplitKvInShares, AreMergedEachTimeThatAGraphRepeatsACall) {
 }
 
 /// By warpgroups, with fewer stages than a team has tiles where there is a single split.
-TileShape hopper_shape_of(const AttentionProblem& problem, int splits) {
-  TileShape shape = hopper_split_kv_shapes(problem, device().multiprocessors).front();
+SplitKvShape hopper_shape_of(const AttentionProblem& problem, int splits) {
+  SplitKvShape shape = hopper_split_kv_shapes(problem, device().multiprocessors).front();
   shape.stages = 2;
   shape.splits = splits;
   return shape;
@@ -209,7 +208,7 @@ class HopperSplitKv : public ::testing::TestWithParam<SplitCase> {};
 TEST_P(HopperSplitKv, AreRight) {
   const checking::CheckCase test = case_of(GetParam().name);
   SCOPED_TRACE(test.name);
-  const TileShape shape = hopper_shape_of(test.problem, GetParam().splits);
+  const SplitKvShape shape = hopper_shape_of(test.problem, GetParam().splits);
   test::expect_right(check_of(test, random_inputs(test.problem), shape, {.of_both = kOnce}));
 }
 /// Rows fill a part of a tile, a tile or several; some lie where no box can be copied from.
@@ -255,7 +254,7 @@ TEST(HopperSplitKv, GiveTheSameBitsEachTime) {
   const checking::CheckCase test = case_of("decode, sink, dropout and largest score");
   const std::vector inputs{random_inputs(test.problem), test::poisoned_inputs(test.problem, 0)};
   for (const int splits : {1, 3}) {
-    const TileShape shape = hopper_shape_of(test.problem, splits);
+    const SplitKvShape shape = hopper_shape_of(test.problem, splits);
     EXPECT_EQ(test::emulated_forward_bits(test, inputs, shape, 1), test::emulated_forward_bits(test, inputs, shape, 2));
   }
 }
@@ -306,7 +305,7 @@ TEST(HopperSplitKvShapes, FillSharedMemory) {
   for (const auto& [dim_qk, dim_v] : {std::pair{8, 8}, {64, 64}, {128, 128}, {192, 128}, {128, 256}, {256, 256}}) {
     problem.dim_qk = dim_qk;
     problem.dim_v = dim_v;
-    for (const TileShape& shape : hopper_split_kv_shapes(problem, 132)) {
+    for (const SplitKvShape& shape : hopper_split_kv_shapes(problem, 132)) {
       SCOPED_TRACE(testing::Message() << dim_qk << " and " << dim_v);
       EXPECT_GT(shape.stages, 2);
       const std::size_t bytes = split_kv_shared_bytes(shape, dim_qk, dim_v);
@@ -328,7 +327,7 @@ TEST(HopperSplitKvShapes, HaveRoomForATilesRowsAlone) {
 
 TEST(SplitKvShapes, PartitionKeysWhereThereAreFewHeads) {
   const auto splits = [](std::int64_t batch, std::int64_t seq_kv) {
-    const std::vector<TileShape> shapes = split_kv_shapes(decoding(batch, seq_kv), device(132));
+    const std::vector<SplitKvShape> shapes = split_kv_shapes(decoding(batch, seq_kv), device(132));
     EXPECT_EQ(shapes[0].blocks, 1);
     EXPECT_EQ(shapes[1].splits, 1);
     EXPECT_EQ(shapes[0].queries, shapes[1].queries);
@@ -341,8 +340,8 @@ TEST(SplitKvShapes, PartitionKeysWhereThereAreFewHeads) {
 }
 
 TEST(SplitKvShapes, DifferInNothingThatIsCompiledWhereOnlyLengthsDo) {
-  TileShape shape = split_kv_shapes(decoding(16, 8192), device()).front(),
-            other = split_kv_shapes(decoding(1, 100), device()).front();
+  SplitKvShape shape = split_kv_shapes(decoding(16, 8192), device()).front(),
+               other = split_kv_shapes(decoding(1, 100), device()).front();
   const std::string text =
       render_all(attention_source(compiler::compile(decoding(16, 8192)), Direction::kForward, shape));
   EXPECT_EQ(text, render_all(attention_source(compiler::compile(decoding(1, 100)), Direction::kForward, other)));
@@ -354,7 +353,7 @@ TEST(SplitKvShapes, FitDevicesOfLittleSharedMemory) {
   for (const std::int64_t dim : {8, 64, 128, 256}) {
     AttentionProblem problem = decoding(2, 1000);
     problem.dim_qk = problem.dim_v = dim;
-    for (const TileShape& shape : split_kv_shapes(problem, small)) {
+    for (const SplitKvShape& shape : split_kv_shapes(problem, small)) {
       EXPECT_GT(shape.stages, 1);
       EXPECT_LE(split_kv_shared_bytes(shape, dim, dim) * static_cast<std::size_t>(shape.blocks), 101376U)
           << "dim " << dim << ", " << shape.queries << " rows";

@@ -32,19 +32,19 @@ AttentionProblem decoding(std::int64_t batch, std::int64_t queries, std::int64_t
   return problem;
 }
 
-double predicted(const AttentionProblem& problem, const TileShape& shape, const DeviceRates& rates = {}) {
+double predicted(const AttentionProblem& problem, const SplitKvShape& shape, const DeviceRates& rates = {}) {
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   return split_kv_time(compiled, shape, mask_work(compiled, Direction::kForward, shape.score_tile()), rates)
       .milliseconds;
 }
 
 /// The shape with so many rows, and with keys that are shared out or with a single share.
-TileShape shape_of(const AttentionProblem& problem, int rows, bool shared) {
-  for (const TileShape& shape : split_kv_shapes(problem, h200()))
+SplitKvShape shape_of(const AttentionProblem& problem, int rows, bool shared) {
+  for (const SplitKvShape& shape : split_kv_shapes(problem, h200()))
     if (shape.queries == rows && (shape.splits > 1) == shared) return shape;
   return {};
 }
-TileShape hopper_shape_of(const AttentionProblem& problem, bool shared) {
+SplitKvShape hopper_shape_of(const AttentionProblem& problem, bool shared) {
   return hopper_split_kv_shapes(problem, 132)[shared ? 0 : 1];
 }
 
@@ -66,7 +66,7 @@ constexpr Decoding kMeasured[] = {
 TEST(SplitKvTime, IsWhatAnH200Took) {
   // The bands of chosen shapes and of others.
   constexpr double kBand = 0.02, kWideBand = 0.07;
-  const auto expect = [&](const AttentionProblem& problem, const TileShape& shape, double took, double other) {
+  const auto expect = [&](const AttentionProblem& problem, const SplitKvShape& shape, double took, double other) {
     EXPECT_NEAR(predicted(problem, shape), took, (took < other ? kBand : kWideBand) * took) << shape.splits;
   };
   for (const Decoding& took : kMeasured) {
@@ -117,7 +117,7 @@ TEST(SplitKvTime, OfPartsIsOfTheRowsThatAreThere) {
 TEST(SplitKvTime, IsOfTheKeysThatAWindowLeaves) {
   const AttentionProblem all = decoding(4, 4, 32768),
                          problem = decoding(4, 4, 32768, "value = score\nkeep = kv_idx + 512 > q_idx + 30000");
-  const TileShape shape = shape_of(problem, 16, true);
+  const SplitKvShape shape = shape_of(problem, 16, true);
   EXPECT_LT(predicted(problem, shape), 0.4 * predicted(all, shape));
 }
 
@@ -125,7 +125,7 @@ TEST(SplitKvTime, IsScaledToTheDevice) {
   const AttentionProblem problem = decoding(16, 4, 8192);
   DeviceRates slow;
   slow.bytes_per_ms /= 2;
-  const TileShape shape = shape_of(problem, 16, false);
+  const SplitKvShape shape = shape_of(problem, 16, false);
   EXPECT_GT(predicted(problem, shape, slow), 1.7 * predicted(problem, shape));
 }
 

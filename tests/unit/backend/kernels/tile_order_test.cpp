@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -10,7 +12,6 @@
 #include "scoremod/problem_buffers.hpp"
 
 #include "backend/kernels/hopper/family.hpp"
-#include "backend/kernels/shared/tiled_source.hpp"
 #include "backend/memory_space.hpp"
 #include "base/concat.hpp"
 #include "compiler/pipeline.hpp"
@@ -25,35 +26,60 @@
 namespace scoremod::backend::kernels {
 namespace {
 
-using ShapeFunction = TileShape(const AttentionProblem&, Direction);
+using ShapeFunction = AnyShape(const AttentionProblem&, Direction);
 
 /// Not a divisor of the heads, so that the last ones are fewer.
 constexpr int kTogether = 3;
 
-TileShape together(TileShape shape) {
+/// Portable kernels, which have the number of heads from tiled_layout() otherwise.
+class PortableTogether final : public Variant {
+ public:
+  explicit PortableTogether(const PortableShape& shape) : variant_(portable_variant(shape)) {}
+  KernelSource source(const Work& work) const override { return variant_->source(work); }
+  CallLayout layout(const Work& work) const override {
+    CallLayout layout = variant_->layout(work);
+    layout.heads_together = kTogether;
+    return layout;
+  }
+  Prediction time(const Work& work, const DeviceRates& rates) const override { return variant_->time(work, rates); }
+  std::string label(const Work& work) const override { return variant_->label(work); }
+  void write(CanonicalWriter& out) const override { variant_->write(out); }
+  bool is_same(const Variant& other) const override { return this == &other; }
+
+ private:
+  std::shared_ptr<const Variant> variant_;
+};
+
+HopperShape together(HopperShape shape) {
   shape.heads_together = kTogether;
   return shape;
 }
-TileShape portable(const AttentionProblem& problem, Direction direction) {
-  return together(tile_shape(problem, direction));
+AnyShape portable(const AttentionProblem& problem, Direction direction) {
+  return std::make_shared<const PortableTogether>(portable_shape(problem, direction));
 }
-TileShape hopper(const AttentionProblem& problem, Direction direction) {
+HopperShape hopper_shape(const AttentionProblem& problem, Direction direction) {
   return together(hopper_shapes(problem, direction).front());
 }
+AnyShape hopper(const AttentionProblem& problem, Direction direction) { return hopper_shape(problem, direction); }
 /// A persistent kernel in forward, dQ accumulation in the kernel of dk and dv in backward.
-TileShape hopper_variants(const AttentionProblem& problem, Direction direction) {
+HopperShape hopper_variant_shape(const AttentionProblem& problem, Direction direction) {
   constexpr std::int64_t kMultiprocessors = 5;
   return together(direction == Direction::kForward ? persistent_hopper_shape(problem, kMultiprocessors)
                                                    : hopper_fused_shape(problem));
 }
+AnyShape hopper_variants(const AttentionProblem& problem, Direction direction) {
+  return hopper_variant_shape(problem, direction);
+}
 
-TileShape in_order(TileShape shape) {
+AnyShape in_order(HopperShape shape) {
   shape.ordered = true;
   return shape;
 }
-TileShape ordered(const AttentionProblem& problem, Direction direction) { return in_order(hopper(problem, direction)); }
-TileShape ordered_variants(const AttentionProblem& problem, Direction direction) {
-  return in_order(hopper_variants(problem, direction));
+AnyShape ordered(const AttentionProblem& problem, Direction direction) {
+  return in_order(hopper_shape(problem, direction));
+}
+AnyShape ordered_variants(const AttentionProblem& problem, Direction direction) {
+  return in_order(hopper_variant_shape(problem, direction));
 }
 
 /// Several tiles of each of eight query heads over four KV heads.

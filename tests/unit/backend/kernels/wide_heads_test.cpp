@@ -32,7 +32,7 @@ DeviceProperties device(std::int64_t shared_memory = 232448) {
 constexpr std::int64_t kSmallestSharedBytes = std::int64_t{99} * 1024;
 
 /// With a seed of this run, and with infinities and NaN, which reach their own rows alone.
-void expect_right_in(const TileShape& shape, const test::WideCase& from) {
+void expect_right_in(const AnyShape& shape, const test::WideCase& from) {
   const checking::CheckCase test = test::check_case(from);
   SCOPED_TRACE(test.name);
   const auto shape_of = [&](const AttentionProblem&, Direction) { return shape; };
@@ -45,7 +45,7 @@ void expect_right_in(const TileShape& shape, const test::WideCase& from) {
 class WideHeads : public ::testing::TestWithParam<test::WideCase> {};
 
 TEST_P(WideHeads, AreRight) {
-  for (const TileShape& shape : tile_shapes(test::check_case(GetParam()).problem, Direction::kForward))
+  for (const PortableShape& shape : portable_shapes(test::check_case(GetParam()).problem, Direction::kForward))
     expect_right_in(shape, GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Cases, WideHeads, ::testing::ValuesIn(test::kWideHeads));
@@ -54,9 +54,9 @@ class WideDecode : public ::testing::TestWithParam<test::WideCase> {};
 
 TEST_P(WideDecode, AreRight) {
   const AttentionProblem problem = test::check_case(GetParam()).problem;
-  std::vector<TileShape> shapes = split_kv_shapes(problem, device());
-  for (const TileShape& shape : persistent_split_kv_shapes(problem, device())) shapes.push_back(shape);
-  for (const TileShape& shape : shapes) {
+  std::vector<SplitKvShape> shapes = split_kv_shapes(problem, device());
+  for (const SplitKvShape& shape : persistent_split_kv_shapes(problem, device())) shapes.push_back(shape);
+  for (const SplitKvShape& shape : shapes) {
     if (shape.queries == 16) expect_right_in(shape, GetParam());
   }
 }
@@ -67,7 +67,7 @@ std::vector<int> first_values(std::int64_t dim_v) {
       compiler::compile(test::check_case({"", 1, 40, 40, 64, dim_v, DType::kBF16}).problem);
   const Work work{compiled, Direction::kForward, {}};
   std::vector<int> firsts;
-  const CallLayout layout = portable_variant(tile_shape(compiled.problem, Direction::kForward))->layout(work);
+  const CallLayout layout = portable_variant(portable_shape(compiled.problem, Direction::kForward))->layout(work);
   for (const KernelLaunch& launch : layout.launches()) firsts.push_back(launch.first_value);
   return firsts;
 }
@@ -83,7 +83,7 @@ TEST(WideHeadParts, CoverAllDims) {
 /// The checks above would see a part at a wrong place.
 TEST(WideHeadParts, AreSeenAtAWrongPlace) {
   const checking::CheckCase test = test::check_case(test::kWideHeads[0]);
-  TileShape shape = tile_shape(test.problem, Direction::kForward);
+  PortableShape shape = portable_shape(test.problem, Direction::kForward);
   ++shape.value_parts;  // parts of 176 dims in a text of 256
   const auto shape_of = [&](const AttentionProblem&, Direction) { return shape; };
   const test::EmulatedFaults fault{.forward = {"kDimV = 176", "kDimV = 160"}};
@@ -96,12 +96,12 @@ TEST(WideHeadParts, FitEveryDevice) {
     const compiler::CompiledProblem compiled =
         compiler::compile(test::check_case({"", 4, 40, 40, 576, 512, dtype}).problem);
     const Work work{compiled, Direction::kForward, {}};
-    const TileShape last = tile_shapes(compiled.problem, Direction::kForward).back();
+    const PortableShape last = portable_shapes(compiled.problem, Direction::kForward).back();
     EXPECT_EQ(memory_objections(portable_variant(last)->layout(work).launches(), device(kSmallestSharedBytes)).size(),
               0U);
   }
   const AttentionProblem problem = test::check_case(test::kWideDecodes[0]).problem;
-  const TileShape few = split_kv_shapes(problem, device(kSmallestSharedBytes)).front();
+  const SplitKvShape few = split_kv_shapes(problem, device(kSmallestSharedBytes)).front();
   EXPECT_LE(static_cast<std::int64_t>(split_kv_shared_bytes(few, 576, 512)), kSmallestSharedBytes);
 }
 
