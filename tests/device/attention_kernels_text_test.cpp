@@ -8,7 +8,7 @@
 
 #include "backend/cuda/device/library.hpp"
 #include "backend/cuda/modules/runtime_compiler.hpp"
-#include "backend/kernels/backend/recipe.hpp"
+#include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/split_kv/family.hpp"

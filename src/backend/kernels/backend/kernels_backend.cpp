@@ -7,7 +7,6 @@
 #include "backend/cuda/device/library.hpp"
 #include "backend/cuda/device/workspace_alignment.hpp"
 #include "backend/cuda/float8/float8_candidates.hpp"
-#include "backend/kernels/backend/recipe.hpp"
 #include "backend/kernels/family.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"

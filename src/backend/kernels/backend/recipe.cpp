@@ -1,5 +1,3 @@
-#include "backend/kernels/backend/recipe.hpp"
-
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
@@ -13,6 +11,7 @@
 
 #include "backend/cuda/device/context.hpp"
 #include "backend/cuda/modules/runtime_compiler.hpp"
+#include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/workspace/call.hpp"

@@ -36,7 +36,7 @@ enum class DqOrder : std::uint8_t {
   kEarlyAdditions,  ///< dq's WGMMA comes first, so that additions begin beside those of dv and dk
 };
 
-/// The shape of Hopper kernels. A backward's kernels, and a forward of some kinds, have more to it.
+/// The shape of Hopper kernels of either direction.
 struct HopperShape : TileShape {
   int stages = 2;  ///< of the TMA pipeline of a forward, and of the kernel of dk and dv
 
@@ -53,7 +53,7 @@ struct HopperShape : TileShape {
   /// With 0 they are those of tiled_layout().
   int heads_together = 0;
 
-  // A backward's.
+  // Backwards alone have the rest.
   int step = 32;       ///< queries that the kernel of dk and dv loads at once
   int part = 32;       ///< of these: queries whose scores it has at once
   int key_step = 32;   ///< keys that the kernel of dq takes at once
@@ -67,7 +67,7 @@ struct HopperShape : TileShape {
   /// whether it is 0 is compiled in.
   int turn_ctas = 0;
 
-  /// The producer warpgroup's threads, and those of a CTA.
+  /// The threads of a CTA's producer warpgroup.
   static constexpr int kProducers = 128;
   int threads() const { return consumer_threads() + kProducers; }
   KernelTraits traits() const;

@@ -308,15 +308,17 @@ Module block_mask_files(const compiler::CompiledProblem& compiled, Direction dir
   return {{"backend/kernels/mask/block_mask.cuh"}};
 }
 
-KernelSource tiled_source(const Work& work, const TileShape& shape, const KernelTraits& traits,
-                          const KernelFiles& files) {
+KernelSource TiledVariant::source(const Work& work) const {
+  const bool pack_gqa = traits().pack_gqa;
+  const auto& [small_files, large_files] = files(work.direction);
   KernelSource source;
-  fill_attention(source.holes, work, shape, traits, Gains::kBeside);
-  Module small = files.small;
+  fill_attention(source.holes, work, tile(), traits(), Gains::kBeside);
+  fill(source.holes, work);
+  Module small = small_files;
   const auto add = [&](const Module& more) { small.insert(small.end(), more.begin(), more.end()); };
-  if (!traits.pack_gqa) {
+  if (!pack_gqa) {
     add(block_mask_files(work.problem, work.direction));
-    if (!tables_of(work.problem, work.direction, traits.pack_gqa, Gains::kBeside).nodes.empty())
+    if (!tables_of(work.problem, work.direction, pack_gqa, Gains::kBeside).nodes.empty())
       add({{kProgram, {"attention_differences"}}});
   }
   if (!work.targets.empty()) {
@@ -324,7 +326,7 @@ KernelSource tiled_source(const Work& work, const TileShape& shape, const Kernel
     add({{kTotalsFile}});
   }
   if (!small.empty()) source.modules.push_back(std::move(small));
-  for (const ModuleFile& file : files.large) source.modules.push_back({file});
+  for (const ModuleFile& file : large_files) source.modules.push_back({file});
   return source;
 }
 

@@ -288,12 +288,6 @@ const MaskWork& SharedMaskWork::of(const Work& work, ScoreTile tile) const {
   return mask_;
 }
 
-KernelSource TiledVariant::source(const Work& work) const {
-  KernelSource source = tiled_source(work, tile(), traits(), files(work.direction));
-  fill(source.holes, work);
-  return source;
-}
-
 Prediction TiledVariant::time_from(const Work& work, const DeviceRates& rates, const TiledTimes& direct,
                                    bool small) const {
   const MaskWork& mask = mask_work(work);

@@ -105,14 +105,12 @@ struct KernelTraits {
 void fill_attention(Holes& holes, const Work& work, const TileShape& shape, const KernelTraits& traits, Gains gains);
 /// The kernels that classify tiles by the mask and put rows in order; none where tiles' indices tell.
 Module block_mask_files(const compiler::CompiledProblem& problem, Direction direction);
-/// The source of a direction's kernels, which these files have. It has the program, the dtype, the head dims and the
-/// shape in it, and neither sizes nor strides: problems that differ in these alone have the same source.
-KernelSource tiled_source(const Work& work, const TileShape& shape, const KernelTraits& traits,
-                          const KernelFiles& files);
 
 /// A variant of the attention families, whose kernels walk over tiles of scores of one TileShape.
 class TiledVariant : public Variant {
  public:
+  /// The source has the program, the dtype, the head dims and the shape in it, and neither sizes nor strides. Problems
+  /// that differ in these alone have the same source.
   KernelSource source(const Work& work) const override;
   std::string label(const Work& work) const override;
   void write(CanonicalWriter& out) const override;

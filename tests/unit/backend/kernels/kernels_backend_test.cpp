@@ -9,7 +9,6 @@
 
 #include "scoremod/error.hpp"
 
-#include "backend/kernels/backend/recipe.hpp"
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
