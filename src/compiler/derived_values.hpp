@@ -1,11 +1,13 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <mutex>
-#include <string>
+#include <span>
 #include <typeinfo>
-#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/bytes.hpp"
 
@@ -17,27 +19,35 @@ class DerivedValues {
  public:
   /// `make` gives the value; two threads that ask at once may both make it, and have the same one.
   template <class Value, class Make>
-  std::shared_ptr<const Value> get(const Bytes& key, const Make& make) {
-    std::string name = concat_key(typeid(Value).name(), key);
+  std::shared_ptr<const Value> get(std::span<const std::byte> key, const Make& make) {
     {
       const std::scoped_lock lock(mutex_);
-      if (const auto found = values_.find(name); found != values_.end())
-        return std::static_pointer_cast<const Value>(found->second);
+      if (auto found = find<Value>(key)) return found;
     }
     auto made = std::make_shared<const Value>(make());
     const std::scoped_lock lock(mutex_);
-    const auto [kept, added] = values_.try_emplace(std::move(name), std::move(made));
-    return std::static_pointer_cast<const Value>(kept->second);
+    if (auto found = find<Value>(key)) return found;
+    values_.push_back({&typeid(Value), Bytes(key.begin(), key.end()), made});
+    return made;
   }
 
  private:
-  static std::string concat_key(const char* type, const Bytes& key) {
-    std::string name(type);
-    return name.append(1, '\0').append(reinterpret_cast<const char*>(key.data()), key.size());
+  struct Kept {
+    const std::type_info* type;
+    Bytes key;
+    std::shared_ptr<const void> value;
+  };
+
+  template <class Value>
+  std::shared_ptr<const Value> find(std::span<const std::byte> key) const {
+    for (const Kept& each : values_)
+      if (*each.type == typeid(Value) && std::ranges::equal(each.key, key))
+        return std::static_pointer_cast<const Value>(each.value);
+    return nullptr;
   }
 
   std::mutex mutex_;
-  std::unordered_map<std::string, std::shared_ptr<const void>> values_;
+  std::vector<Kept> values_;  ///< a few for each structure, which are compared sooner than hashed
 };
 
 /// A problem's place for DerivedValues. A copy has none, because a changed copy must not use the original's derived

@@ -142,7 +142,7 @@ ReadyPlans ready_plans(const compiler::CompiledProblem& problem, const CompileOp
   if (selection.backends.empty()) return {};
   const std::optional<int> device = device_of(options, selection);
   if (!device) return ready_plans(problem, options, std::move(selection));
-  const Bytes size_class = runtime::size_class(problem.problem, selection, *device);
+  const runtime::SizeClass size_class = runtime::size_class(problem.problem, selection, *device);
   const runtime::Fastest found = known.find(size_class);
   if (found.forward) {
     if (auto planned = planner::plan_like(*found.forward, found.backward.get(), problem, options, selection))

@@ -1,10 +1,7 @@
 #include "runtime/size_classes.hpp"
 
 #include <bit>
-#include <cstdint>
 #include <utility>
-
-#include "base/canonical_bytes.hpp"
 
 namespace scoremod::runtime {
 namespace {
@@ -23,23 +20,28 @@ std::int64_t quarter(std::int64_t size) {
 
 }  // namespace
 
-Bytes size_class(const AttentionProblem& p, const planner::Selection& selection, int device) {
-  CanonicalWriter key;
-  key.integer(device).boolean(selection.in_order).list(selection.backends.size());
-  for (const backend::Backend* backend : selection.backends) key.text(backend->name());
-  key.integer(p.seq_q <= kMostDecodeQueries ? -p.seq_q : quarter(p.seq_q)).integer(p.heads_q).integer(p.heads_kv);
-  key.integer(quarter(p.batch)).integer(quarter(p.seq_kv));
-  key.integer(quarter(p.tokens_q.value_or(0))).integer(quarter(p.tokens_kv.value_or(0)));
-  return key.written();
+SizeClass size_class(const AttentionProblem& p, const planner::Selection& selection, int device) {
+  return {{device, static_cast<std::int64_t>(selection.in_order),
+           p.seq_q <= kMostDecodeQueries ? -p.seq_q : quarter(p.seq_q), p.heads_q, p.heads_kv, quarter(p.batch),
+           quarter(p.seq_kv), quarter(p.tokens_q.value_or(0)), quarter(p.tokens_kv.value_or(0))},
+          selection.backends};
 }
 
-Fastest FastestPlans::find(const Bytes& size_class) const {
+std::size_t SizeClassHash::operator()(const SizeClass& size_class) const {
+  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio: each bit moves the upper ones
+  std::uint64_t hash = size_class.backends.size();
+  for (const std::int64_t number : size_class.numbers)
+    hash = (hash ^ (hash >> 32) ^ static_cast<std::uint64_t>(number)) * kOdd;
+  return hash ^ (hash >> 32);
+}
+
+Fastest FastestPlans::find(const SizeClass& size_class) const {
   const std::scoped_lock lock(mutex_);
   const auto found = found_.find(size_class);
   return found == found_.end() || (found->second.serves && built_ahead_) ? Fastest{} : found->second;
 }
 
-void FastestPlans::remember(const Bytes& size_class, Fastest fastest) {
+void FastestPlans::remember(const SizeClass& size_class, Fastest fastest) {
   const std::scoped_lock lock(mutex_);
   if (found_.size() >= kMostClasses) found_.clear();
   built_ahead_ = built_ahead_ || !fastest.backend->serves_all_sizes();

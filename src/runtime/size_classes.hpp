@@ -1,22 +1,32 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "scoremod/problem.hpp"
 
 #include "backend/backend.hpp"
-#include "base/bytes.hpp"
 #include "planner/plan_task.hpp"
 #include "planner/selection.hpp"
-#include "plans/erased_plan_cache.hpp"
 
 namespace scoremod::runtime {
 
 /// Equal for problems of one structure, device and selection whose sizes differ by less than a quarter. The backend
 /// that is the fastest for one is about the fastest for the others.
-Bytes size_class(const AttentionProblem& problem, const planner::Selection& selection, int device);
+struct SizeClass {
+  std::array<std::int64_t, 9> numbers;
+  std::vector<const backend::Backend*> backends;
+  bool operator==(const SizeClass&) const = default;
+};
+SizeClass size_class(const AttentionProblem& problem, const planner::Selection& selection, int device);
+struct SizeClassHash {
+  std::size_t operator()(const SizeClass& size_class) const;
+};
 
 /// The fastest plan of a size class.
 struct Fastest {
@@ -35,12 +45,12 @@ class FastestPlans {
  public:
   /// Without a backend where none is known. One that only serves is not known once a plan of some size was there when
   /// it was asked for: plans of other sizes may have been built ahead, too.
-  Fastest find(const Bytes& size_class) const;
-  void remember(const Bytes& size_class, Fastest fastest);
+  Fastest find(const SizeClass& size_class) const;
+  void remember(const SizeClass& size_class, Fastest fastest);
 
  private:
   mutable std::mutex mutex_;
-  std::unordered_map<Bytes, Fastest, plans::KeyHash> found_;
+  std::unordered_map<SizeClass, Fastest, SizeClassHash> found_;
   bool built_ahead_ = false;
 };
 

@@ -1,6 +1,7 @@
 #include "backend/cpu/structure_programs.hpp"
 
-#include "base/bytes.hpp"
+#include <array>
+#include <cstddef>
 
 namespace scoremod::backend::cpu {
 namespace {
@@ -15,7 +16,7 @@ std::shared_ptr<const Value> made_of(const CompiledProblem& problem, Of program,
                                      Value (*make)(const CompiledProblem&)) {
   const auto& derived = problem.derived.values();
   if (derived == nullptr) return std::make_shared<const Value>(make(problem));
-  return derived->get<Value>(Bytes{static_cast<std::byte>(program)}, [&] { return make(problem); });
+  return derived->get<Value>(std::array{static_cast<std::byte>(program)}, [&] { return make(problem); });
 }
 
 }  // namespace

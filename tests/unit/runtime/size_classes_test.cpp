@@ -37,7 +37,7 @@ TEST(SizeClasses, HoldSizesThatDifferByLessThanAQuarter) {
 TEST(SizeClasses, RememberTheFastestBackend) {
   FastestPlans fastest;
   const planner::Selection selection = planner::select({});
-  const Bytes one = size_class(sized(1, 512), selection, 0), other = size_class(sized(1, 5120), selection, 0);
+  const SizeClass one = size_class(sized(1, 512), selection, 0), other = size_class(sized(1, 5120), selection, 0);
   const auto forward = std::make_shared<const planner::Considered>();
   fastest.remember(one, {selection.backends.front(), forward});
   EXPECT_EQ(fastest.find(one).backend, selection.backends.front());
@@ -70,7 +70,7 @@ class SizedBackend final : public backend::Backend {
 TEST(SizeClasses, ForgetWhatOnlyServesOncePlansWereBuiltAhead) {
   const SizedBackend of_all_sizes(true), of_one(false);
   const planner::Selection selection = planner::select({});
-  const Bytes one = size_class(sized(1, 512), selection, 0), other = size_class(sized(1, 5120), selection, 0);
+  const SizeClass one = size_class(sized(1, 512), selection, 0), other = size_class(sized(1, 5120), selection, 0);
   const auto forward = std::make_shared<const planner::Considered>();
   FastestPlans fastest;
   fastest.remember(one, {&of_all_sizes, forward, true});
