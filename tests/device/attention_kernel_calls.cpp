@@ -182,12 +182,12 @@ Call::Call(const AttentionProblem& problem, const ProblemInputs& inputs) {
   backward.dv = room(TensorRole::kV);
   for (const OperandSpec& operand : problem.operands) {
     // Eight documents of one length, or numbers around 1.
-    constexpr std::int64_t kRepeated = 4096 * 7;
+    constexpr std::int64_t kRepeated = std::int64_t{4096} * 7;
     std::vector<std::byte> bytes(kRepeated * size_of(operand.dtype));
     for (std::int64_t i = 0; i < kRepeated; ++i) {
-      const bool ids = operand.dtype == DType::kI32;
+      const std::int64_t document = i % 4096 / 512;
       store_element(bytes.data(), operand.dtype, i,
-                    ids ? static_cast<double>(i % 4096 / 512) : 1 + static_cast<double>(i % 7) / 16);
+                    operand.dtype == DType::kI32 ? static_cast<double>(document) : 1 + static_cast<double>(i % 7) / 16);
     }
     operands_.push_back(filled(bytes, problem::bytes_of(operand)));
   }

@@ -272,7 +272,8 @@ TEST_F(AttentionKernelsText, OfPersistentDecodeCompilesAndKeepsItsRegisters) {
 /// Heads wider than 256, whose launches have a part of o's dims each: prompts, and a latent cache's decode.
 TEST_F(AttentionKernelsText, OfWideHeadsKeepsItsRegisters) {
   std::size_t number = 0;
-  for (const auto& [dim_qk, dim_v] : {std::pair{512, 512}, {576, 512}, {320, 300}}) {
+  for (const std::pair<int, int>& dims : {std::pair{512, 512}, {576, 512}, {320, 300}}) {
+    const int dim_qk = dims.first, dim_v = dims.second;
     AttentionProblem problem = decoding_problem("causal", dim_qk);
     problem.dim_v = dim_v;
     problem.backward = false;

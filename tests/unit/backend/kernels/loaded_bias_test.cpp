@@ -172,9 +172,9 @@ TEST(LoadedBiasOf, IsOneThatVariesAlongQueriesAndKeysInRowsThatBoxesTake) {
   const auto with_strides = [](std::vector<std::int64_t> strides) {
     return [strides](AttentionProblem& problem) { problem.operands[0].strides = strides; };
   };
-  EXPECT_TRUE(copied(with_strides({200 * 392, 392, 1}))) << "gaps";
-  EXPECT_FALSE(copied(with_strides({200 * 390, 390, 1}))) << "rows at other multiples";
-  EXPECT_FALSE(copied(with_strides({200 * 384, 1, 200}))) << "keys apart";
+  EXPECT_TRUE(copied(with_strides({std::int64_t{200} * 392, 392, 1}))) << "gaps";
+  EXPECT_FALSE(copied(with_strides({std::int64_t{200} * 390, 390, 1}))) << "rows at other multiples";
+  EXPECT_FALSE(copied(with_strides({std::int64_t{200} * 384, 1, 200}))) << "keys apart";
   EXPECT_FALSE(
       loaded_bias(test::loaded_bias_case("operand x: f32 [q_idx]\nvalue = score + x").problem, Direction::kForward))
       << "queries alone";

@@ -234,7 +234,8 @@ TEST(OperandTablesRun, TakeNoMemoryForEachPairOfAQueryAndAKey) {
   const std::size_t rows = std::size_t{4} * 8 * 1000 * 2 * sizeof(float);
   EXPECT_EQ(workspace("operand x: f32 [q_idx, kv_idx]\nvalue = score + x"), rows);
   // An exact sum for each of 41 x 8 entries.
-  EXPECT_EQ(workspace("table x: f32 rank 2\nvalue = score + x[kv_idx % 41, h]"), rows + 41 * 8 * cuda::kExactSumBytes);
+  EXPECT_EQ(workspace("table x: f32 rank 2\nvalue = score + x[kv_idx % 41, h]"),
+            rows + std::size_t{41} * 8 * cuda::kExactSumBytes);
 }
 
 /// A trial's plan of a problem on the emulated device.

@@ -319,7 +319,7 @@ TEST(HopperSplitKvShapes, HaveRoomForATilesRowsAlone) {
   AttentionProblem problem = decoding(16, 8192);
   problem.seq_q = 16;
   EXPECT_TRUE(hopper_split_kv_objections(problem).empty());
-  problem.k.strides = Strides{0, 128, 8 * 128, 1};
+  problem.k.strides = Strides{0, 128, std::int64_t{8} * 128, 1};
   EXPECT_EQ(hopper_split_kv_objections(problem).size(), 1U) << "no map has batches that are the same memory";
   problem.seq_q = 17;
   EXPECT_EQ(hopper_split_kv_objections(problem).size(), 2U) << "68 rows";
