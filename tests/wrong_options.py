@@ -1,10 +1,31 @@
-"""Wrong options of attention calls, and what all front ends answer: tests/python, tests/jax and tests/torch give the same ones to each of them."""
+"""Wrong options of attention calls, and what all front ends answer, and right ones: tests/python, tests/jax and tests/torch give the same ones to each of them."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
+from scoremod.call_spec import CallSpec, Offsets
 from scoremod.errors import InvalidArgumentError, WrongTypeError
+
+# Right ones, each another value than its default.
+EACH_FIELD = CallSpec(
+    scale=0.3,
+    backends=("gemm",),
+    deterministic=True,
+    offsets=Offsets(1, 2, 3, 4),
+    new_sizes="serve",
+    dropout=0.1,
+    with_max=True,
+    place="ragged",
+    longest=(5, None),
+    sink=True,
+    dtype_o="e4m3",
+    amax_o=True,
+    factors=4,
+    gradient_factors=3,
+    dtype_kv="e5m2",
+)
 
 
 class Mistake(NamedTuple):
@@ -23,6 +44,12 @@ class Mistake(NamedTuple):
         """Holds an error that a front end raised to the class and the message."""
         expected = self.message.replace("{name}", names.get(self.option, self.option))
         assert type(error) is self.error and str(error) == expected, f"expected {self.error.__name__}: {expected}\nfound {type(error).__name__}: {error}"
+
+    def is_raised_by(self, call, names):
+        """Holds a call with the argument to the error."""
+        with pytest.raises(self.error) as caught:
+            call(**self.arguments(names))
+        self.check(caught.value, names)
 
     def __str__(self):
         return f"{self.option}={self.value!r:.30}"

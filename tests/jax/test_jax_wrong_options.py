@@ -18,31 +18,25 @@ NAMES = {"dropout": "dropout_rate"}
 OPTIONS = [each for each in mistakes() if each.option != "offsets"]  # which JAX has not
 
 
-def raised(call, mistake):
-    with pytest.raises(mistake.error) as caught:
-        call(**mistake.arguments(NAMES))
-    mistake.check(caught.value, NAMES)
-
-
 @pytest.mark.parametrize("mistake", OPTIONS, ids=str)
 def test_of_a_call(mistake):
-    raised(lambda **option: flex_attention(X, X, X, dropout_key=jax.random.key(0), **option), mistake)
+    mistake.is_raised_by(lambda **option: flex_attention(X, X, X, dropout_key=jax.random.key(0), **option), NAMES)
 
 
 @pytest.mark.parametrize("mistake", mistakes("scale", "q_start", "return_lse"), ids=str)
 def test_of_a_call_on_xla(mistake):
-    raised(lambda **option: flex_attention(X, X, X, backend="xla", **option), mistake)
+    mistake.is_raised_by(lambda **option: flex_attention(X, X, X, backend="xla", **option), NAMES)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES_OF_SEQUENCES, ids=str)
 def test_of_sequences(mistake):
-    raised(lambda **option: flex_attention(X[0], X[0], X[0], layout="THD", q_offsets=jnp.array([0, 4]), **option), mistake)
+    mistake.is_raised_by(lambda **option: flex_attention(X[0], X[0], X[0], layout="THD", q_offsets=jnp.array([0, 4]), **option), NAMES)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES_OF_FLOAT8, ids=str)
 def test_of_float8(mistake):
     x = X.astype(jnp.float8_e4m3fn)
-    raised(lambda **option: flex_attention(x, x, x, **option), mistake)
+    mistake.is_raised_by(lambda **option: flex_attention(x, x, x, **option), NAMES)
 
 
 @pytest.mark.parametrize("mistake", mistakes("scale", "backend", "backends", "new_sizes", "dropout"), ids=str)
@@ -52,4 +46,4 @@ def test_of_context_parallelism(mistake):
         mesh = jax.sharding.Mesh(jax.devices()[:1], ("seq",))
         jax.shard_map(part, mesh=mesh, in_specs=jax.P(None, "seq"), out_specs=jax.P(None, "seq"))(X)
 
-    raised(call, mistake)
+    mistake.is_raised_by(call, NAMES)

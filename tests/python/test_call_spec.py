@@ -11,25 +11,7 @@ import scoremod
 from scoremod.call_spec import NO_OFFSETS, CallSpec, Offsets, checked, checked_longest, checked_start, check_flags
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from wrong_options import MISTAKES_OF_SEQUENCES, mistakes
-
-EACH_FIELD = CallSpec(
-    scale=0.3,
-    backends=("gemm",),
-    deterministic=True,
-    offsets=Offsets(1, 2, 3, 4),
-    new_sizes="serve",
-    dropout=0.1,
-    with_max=True,
-    place="ragged",
-    longest=(5, None),
-    sink=True,
-    dtype_o="e4m3",
-    amax_o=True,
-    factors=4,
-    gradient_factors=3,
-    dtype_kv="e5m2",
-)
+from wrong_options import EACH_FIELD, MISTAKES_OF_SEQUENCES, mistakes
 
 
 def test_options_are_frozen_and_hashable():

@@ -15,33 +15,27 @@ X = np.ones((2, 4, 2, 8), np.float32)
 PROBLEM = {"batch": 2, "seq_q": 4, "heads_q": 2, "dim_qk": 8, "backward": True}
 
 
-def raised(call, mistake):
-    with pytest.raises(mistake.error) as caught:
-        call(**mistake.arguments({}))
-    mistake.check(caught.value, {})
-
-
 @pytest.mark.parametrize("mistake", mistakes("scale", "return_lse", "backend"), ids=str)
 def test_in_one_call(mistake):
-    raised(lambda **option: scoremod.attention(X, X, X, **option), mistake)
+    mistake.is_raised_by(lambda **option: scoremod.attention(X, X, X, **option), {})
 
 
 @pytest.mark.parametrize("mistake", mistakes("scale", "return_lse", "offsets"), ids=str)
 def test_in_a_call_of_what_is_compiled(mistake):
     attention = scoremod.Attention(PROBLEM)
-    raised(lambda **option: attention.forward(X, X, X, **option), mistake)
+    mistake.is_raised_by(lambda **option: attention.forward(X, X, X, **option), {})
     if mistake.option != "return_lse":
         o, lse = attention.forward(X, X, X, return_lse=True)
-        raised(lambda **option: attention.backward(X, X, X, o, lse, o, **option), mistake)
+        mistake.is_raised_by(lambda **option: attention.backward(X, X, X, o, lse, o, **option), {})
 
 
 @pytest.mark.parametrize("mistake", mistakes("backends", "backend", "new_sizes"), ids=str)
 def test_in_what_is_compiled(mistake):
-    raised(lambda **option: scoremod.Attention(PROBLEM, **option), mistake)
-    raised(lambda **option: scoremod.OpenAttention(PROBLEM | {"seq_q": None}, **option), mistake)
+    mistake.is_raised_by(lambda **option: scoremod.Attention(PROBLEM, **option), {})
+    mistake.is_raised_by(lambda **option: scoremod.OpenAttention(PROBLEM | {"seq_q": None}, **option), {})
 
 
 @pytest.mark.parametrize("mistake", mistakes("backends", "backend"), ids=str)
 def test_in_questions(mistake):
-    raised(lambda **option: scoremod.explain(PROBLEM, **option), mistake)
-    raised(lambda **option: scoremod.support(PROBLEM, **option), mistake)
+    mistake.is_raised_by(lambda **option: scoremod.explain(PROBLEM, **option), {})
+    mistake.is_raised_by(lambda **option: scoremod.support(PROBLEM, **option), {})

@@ -1,26 +1,15 @@
 """Options of a call as they are given, eagerly and within a graph."""
 
+import sys
+from pathlib import Path
+
 import torch
 
 from scoremod.call_spec import NO_OFFSETS, CallSpec, Offsets
 from scoremod.torch.call_options import options_of
 
-EACH_FIELD = CallSpec(
-    scale=0.3,
-    backends=("gemm",),
-    deterministic=True,
-    offsets=Offsets(1, 2, 3, 4),
-    new_sizes="serve",
-    dropout=0.1,
-    with_max=True,
-    place="ragged",
-    longest=(5, None),
-    sink=True,
-    dtype_o="e4m3",
-    amax_o=True,
-    factors=4,
-    dtype_kv="e5m2",
-)
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from wrong_options import EACH_FIELD
 
 
 def test_a_call_has_each_of_its_options():

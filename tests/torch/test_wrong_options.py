@@ -16,34 +16,28 @@ NAMES = {"dropout": "dropout_p"}
 OPTIONS = [each for each in mistakes() if each.option != "backend"]  # PyTorch has backends alone
 
 
-def raised(call, mistake):
-    with pytest.raises(mistake.error) as caught:
-        call(**mistake.arguments(NAMES))
-    mistake.check(caught.value, NAMES)
-
-
 @pytest.mark.parametrize("mistake", OPTIONS, ids=str)
 def test_of_a_call(mistake):
-    raised(lambda **option: flex_attention(X, X, X, **option), mistake)
+    mistake.is_raised_by(lambda **option: flex_attention(X, X, X, **option), NAMES)
 
 
 @pytest.mark.parametrize("mistake", mistakes("dropout"), ids=str)
 def test_of_a_call_like_one_that_is_remembered(mistake):
     for _ in range(3):
         flex_attention(X, X, X)
-    raised(lambda **option: flex_attention(X, X, X, **option), mistake)
+    mistake.is_raised_by(lambda **option: flex_attention(X, X, X, **option), NAMES)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES_OF_SEQUENCES, ids=str)
 def test_of_sequences(mistake):
     x = X[0].transpose(0, 1)
-    raised(lambda **option: flex_attention(x, x, x, q_offsets=torch.tensor([0, 4]), **option), mistake)
+    mistake.is_raised_by(lambda **option: flex_attention(x, x, x, q_offsets=torch.tensor([0, 4]), **option), NAMES)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES_OF_FLOAT8, ids=str)
 def test_of_float8(mistake):
     x = X.to(torch.float8_e4m3fn)
-    raised(lambda **option: flex_attention(x, x, x, **option), mistake)
+    mistake.is_raised_by(lambda **option: flex_attention(x, x, x, **option), NAMES)
 
 
 @pytest.mark.parametrize("name", ["enable_gqa", "return_lse", "return_amax_o", "deterministic", "dropout_p"])
