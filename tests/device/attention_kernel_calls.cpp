@@ -84,6 +84,12 @@ constexpr Timed kTimed[] = {
     {"causal, head dim 64", kCausal, {.dim = 64}},
     {"window 512, head dim 64", kWindow, {.dim = 64}},
     {"full, head dim 256", kPlain, {.dim = 256}},
+    {"full, head dims 192 and 128", kPlain, {.dim = 192, .dim_v = 128}},
+    {"causal, head dims 192 and 128", kCausal, {.dim = 192, .dim_v = 128}},
+    {"window 512, head dims 192 and 128", kWindow, {.dim = 192, .dim_v = 128}},
+    {"documents, head dims 192 and 128", kDocuments, {.dim = 192, .dim_v = 128}},
+    {"documents causal, head dims 192 and 128", kCausalDocuments, {.dim = 192, .dim_v = 128}},
+    {"soft cap, head dims 192 and 128", "value = 50.0 * tanh(score / 50.0)", {.dim = 192, .dim_v = 128}},
     {"causal, 16384", kCausal, {.batch = 1, .seq_q = 16384, .seq_kv = 16384}},
     {"causal, 512 of 64", kCausal, {.batch = 16, .seq_q = 512, .seq_kv = 512, .dim = 64}},
     {"causal, 2048 of 64", kCausal, {.batch = 8, .seq_q = 2048, .seq_kv = 2048, .dim = 64}},
@@ -138,7 +144,8 @@ AttentionProblem problem_of(const Timed& timed) {
   p.heads_kv = timed.sizes.heads_kv;
   p.seq_q = timed.sizes.seq_q;
   p.seq_kv = timed.sizes.seq_kv;
-  p.dim_qk = p.dim_v = timed.sizes.dim;
+  p.dim_qk = timed.sizes.dim;
+  p.dim_v = timed.sizes.dim_v > 0 ? timed.sizes.dim_v : p.dim_qk;
   p.dtype = timed.dtype;
   p.backward = p.stats = true;
   p.program = Program::parse(timed.program);

@@ -29,6 +29,7 @@ constexpr int kHopper = 90;  ///< the compute capability that Hopper kernels run
 
 struct Sizes {
   std::int64_t batch = 4, heads_q = 16, heads_kv = 16, seq_q = 4096, seq_kv = 4096, dim = 128;
+  std::int64_t dim_v = 0;  ///< as many as dim if 0
 };
 
 struct Timed {

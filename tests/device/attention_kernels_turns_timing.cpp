@@ -156,6 +156,23 @@ TEST_P(GroupedAttentionKernelTimes, OfACase) {
 INSTANTIATE_TEST_SUITE_P(Cases, GroupedAttentionKernelTimes,
                          ::testing::Range(0, static_cast<int>(std::size(kGroupedTimed))));
 
+/// The cases of head dims 192 and 128, whose backward by separate kernels is timed beside the fused one, in turns.
+constexpr const char* kWideTimed[] = {
+    "full, head dims 192 and 128",      "causal, head dims 192 and 128",           "window 512, head dims 192 and 128",
+    "documents, head dims 192 and 128", "documents causal, head dims 192 and 128", "soft cap, head dims 192 and 128"};
+
+class WideAttentionKernelTimes : public AttentionKernelTimes {};
+
+TEST_P(WideAttentionKernelTimes, OfACase) {
+  const Timed& timed = timed_problem(kWideTimed[GetParam()]);
+  const AttentionProblem problem = problem_of(timed);
+  if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
+  time_forwards(timed, {hopper_shapes(problem, Direction::kForward).front(),
+                        persistent_hopper_shape(problem, cuda::describe_current_device().multiprocessors)});
+  time_backwards(timed, {hopper_shapes(problem, Direction::kBackward).front(), hopper_fused_shape(problem)});
+}
+INSTANTIATE_TEST_SUITE_P(Cases, WideAttentionKernelTimes, ::testing::Range(0, static_cast<int>(std::size(kWideTimed))));
+
 /// The cases for which a fused backward's orders of dQ accumulation are timed, in turns.
 constexpr const char* kOrdersTimed[] = {"full", "causal", "documents", "soft cap", "full, head dim 64"};
 
