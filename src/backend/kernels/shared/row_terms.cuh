@@ -75,7 +75,7 @@ SCOREMOD_FUNCTION Differentiated element_by_sums(const Arguments& p, int b, int 
   return differentiate<true>(p, q_k, product, weight_stays(call, b, h, q, kv), terms[0], terms[1], b, h, q, kv);
 }
 
-// The owner of a row, of a warp. One beyond the last sequence's last tile has no head.
+// The owner of a row. One beyond the last sequence's last tile has no head.
 struct RowPlace {
   int b, h, q;
 };
@@ -91,60 +91,106 @@ SCOREMOD_FUNCTION RowPlace place_of_row(const AttentionArguments& call, long lon
   const int head = (int)(row / call.seq_q);
   return {head / call.heads_q, head % call.heads_q, (int)(row % call.seq_q)};
 }
-
-// Writes the terms of a query's row, by a warp.
-SCOREMOD_FUNCTION void write_row_terms(const AttentionArguments& call, int b, int h, int q) {
-  const int lane = threadIdx.x % 32;
-  float* const at = call.rows + row_place(call, b, h, q);
-  if (kRaggedQueries && q >= queries_of(call, b)) {
-    if (lane != 0) return;
-    at[0] = infinity();
-    at[1] = 0.0f;
-    return;
+// The owner of the row that is `rows` after one that has an owner. Rows of a work tile are one sequence's.
+SCOREMOD_FUNCTION RowPlace place_after(const AttentionArguments& call, RowPlace place, int rows) {
+  place.q += rows;
+  while (!kPacksQueries && place.q >= call.seq_q) {
+    place.q -= call.seq_q;
+    if (++place.h < call.heads_q) continue;
+    place.h = 0;
+    ++place.b;
   }
-  const RowsOf<Output> o = rows_of<Output>(call.o, b, h), d_o = rows_of<Output>(call.d_o, b, h);
-  float sum = 0.0f;
-  if (kSameType<Output, Half> && o.aligned && d_o.aligned) {
-    // Sixteen bytes of each.
-    if (lane < kDimV / 8) {
-      alignas(16) Half o_word[8], d_o_word[8];
-      copy_word(o_word, o.at(q) + lane * 8);
-      copy_word(d_o_word, d_o.at(q) + lane * 8);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) sum = multiply_add(float_of(o_word[i]), float_of(d_o_word[i]), sum);
-    }
-  } else {
-    // Products take d_o as tiles hold it. Where one key has all weight, a delta of another d_o would be left over.
-    for (int d = lane; d < kDimV; d += 32)
-      sum = multiply_add(float_of(o.at(q)[d * o.dim]), in_tile(d_o.at(q)[d * d_o.dim]), sum);
-  }
-  for (int distance = 16; distance > 0; distance /= 2) sum += exchange(sum, distance);
-  if (lane != 0) return;
-  const float lse = call.lse[row_number(call, b, h, q)];
-  at[0] = lse == -infinity() ? infinity() : kFloatTiles ? lse : lse * kLog2E;
-  at[1] = sum;
+  if (!kPacksQueries && place.b >= call.batch) place.h = -1;
+  return place;
 }
 
-// The rows of a warp: several where it looks for their sequence first.
-constexpr int kRowsOfWarp = kPacksQueries ? kPackedRowsOfWarp : 1;
-static_assert(kQueries % kRowsOfWarp == 0, "a warp's rows are one sequence's");
+static_assert(kQueries % kRowsOfWarp == 0, "a warp's rows of a work tile are one sequence's");
+// The lanes that share a row, of which each loads 16 bytes at once. A warp loads kRowsAtOnce rows with one access, and
+// all its rows before it sums any: the kernel waits for memory alone.
+constexpr int kRowWords = (kDimV + 7) / 8;
+constexpr int kRowLanes = kRowWords <= 8 ? 8 : kRowWords <= 16 ? 16 : 32;
+constexpr int kRowsAtOnce = 32 / kRowLanes, kRowSets = kRowsOfWarp / kRowsAtOnce;
+constexpr int kLaneWords = (kRowWords + kRowLanes - 1) / kRowLanes;
+
+// A lane's words of a row of o and of d_o, and the row's LSE.
+struct RowWords {
+  alignas(16) Half o[kLaneWords][8], d_o[kLaneWords][8];
+  float lse;
+};
+SCOREMOD_FUNCTION bool rows_are_words(const AttentionArguments& call) {
+  return kSameType<Output, Half> && call.o.aligned && call.d_o.aligned;
+}
+SCOREMOD_FUNCTION void load_row(RowWords& row, const AttentionArguments& call, const RowPlace& place) {
+  row.lse = call.lse[row_number(call, place.b, place.h, place.q)];
+  if (!rows_are_words(call)) return;
+  const RowsOf<Output> o = rows_of<Output>(call.o, place.b, place.h), d_o = rows_of<Output>(call.d_o, place.b, place.h);
+#pragma unroll
+  for (int i = 0; i < kLaneWords; ++i) {
+    const int word = i * kRowLanes + threadIdx.x % kRowLanes;
+    if (word >= kRowWords) continue;
+    copy_word(row.o[i], o.at(place.q) + word * 8);
+    copy_word(row.d_o[i], d_o.at(place.q) + word * 8);
+  }
+}
+// A lane's part of delta.
+SCOREMOD_FUNCTION float delta_of_words(const RowWords& row) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kLaneWords; ++i) {
+    if (i * kRowLanes + (int)threadIdx.x % kRowLanes >= kRowWords) continue;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum = multiply_add(float_of(row.o[i][j]), float_of(row.d_o[i][j]), sum);
+  }
+  return sum;
+}
+// The same where elements are not loaded as words. Products take d_o as tiles hold it: where one key has all weight, a
+// delta of another d_o would be left over.
+SCOREMOD_FUNCTION float delta_of_elements(const AttentionArguments& call, const RowPlace& place) {
+  const RowsOf<Output> o = rows_of<Output>(call.o, place.b, place.h), d_o = rows_of<Output>(call.d_o, place.b, place.h);
+  float sum = 0.0f;
+  for (int d = threadIdx.x % kRowLanes; d < kDimV; d += kRowLanes)
+    sum = multiply_add(float_of(o.at(place.q)[d * o.dim]), in_tile(d_o.at(place.q)[d * d_o.dim]), sum);
+  return sum;
+}
+
+// Writes a row's terms, by the lanes that share it. All lanes of the warp call it.
+SCOREMOD_FUNCTION void write_row_terms(const AttentionArguments& call, const RowPlace& place, const RowWords& row,
+                                       bool has_terms) {
+  float delta = 0.0f;
+  if (has_terms) delta = rows_are_words(call) ? delta_of_words(row) : delta_of_elements(call, place);
+#pragma unroll
+  for (int distance = kRowLanes / 2; distance > 0; distance /= 2) delta += exchange(delta, distance);
+  if (place.h < 0 || threadIdx.x % kRowLanes != 0) return;
+  float* const at = call.rows + row_place(call, place.b, place.h, place.q);
+  at[0] = !has_terms || row.lse == -infinity() ? infinity() : kFloatTiles ? row.lse : row.lse * kLog2E;
+  at[1] = delta;
+}
 
 /*{kernel attention_backward_rows}*/
-// The terms of each query's row, by one warp. Where kFused it begins dq's sums, of the rows of all tiles.
+// The terms of each query's row, kRowsOfWarp rows by each warp. Where kFused it begins dq's sums, of the rows of all
+// tiles.
 SCOREMOD_KERNEL(128, 1) attention_backward_rows(SCOREMOD_ARGUMENT p) {
   const AttentionArguments& call = p.call;
   const int lane = threadIdx.x % 32;
   const long long first = ((long long)blockIdx.x * 4 + threadIdx.x / 32) * kRowsOfWarp;
   const RowPlace place = place_of_row(call, first);
   if (kPacksQueries && place.h < 0) return;
+  RowWords rows[kRowSets];
+  RowPlace places[kRowSets];
+  bool has_terms[kRowSets];
 #pragma unroll
-  for (int i = 0; i < kRowsOfWarp; ++i) {
-#pragma unroll
-    for (int column = lane * 4; kFused && column < kSumColumns; column += 32 * 4) {
-      alignas(16) const float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-      copy_word(call.query_sums + (first + i) * kSumColumns + column, zeros);
-    }
-    if (place.h >= 0) write_row_terms(call, place.b, place.h, place.q + i);
+  for (int set = 0; set < kRowSets; ++set) {
+    const int row = set * kRowsAtOnce + lane / kRowLanes;
+    places[set] = place.h < 0 ? place : place_after(call, place, row);
+    has_terms[set] = places[set].h >= 0 && (!kRaggedQueries || places[set].q < queries_of(call, places[set].b));
+    if (has_terms[set]) load_row(rows[set], call, places[set]);
   }
+#pragma unroll
+  for (int word = lane * 4; kFused && word < kRowsOfWarp * kSumColumns; word += 32 * 4) {
+    alignas(16) const float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    copy_word(call.query_sums + first * kSumColumns + word, zeros);
+  }
+#pragma unroll
+  for (int set = 0; set < kRowSets; ++set) write_row_terms(call, places[set], rows[set], has_terms[set]);
 }
 /*{}*/

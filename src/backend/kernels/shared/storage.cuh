@@ -17,8 +17,8 @@ struct QueryPlace {
   int b, h, query_tile;
 };
 
-// The rows of a warp of attention_backward_rows where work tiles are packed.
-constexpr int kPackedRowsOfWarp = 4;
+// The rows of a warp of attention_backward_rows: as many as divide each tile of queries.
+constexpr int kRowsOfWarp = 8;
 
 // The portable kernels.
 

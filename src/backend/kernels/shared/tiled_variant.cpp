@@ -171,12 +171,9 @@ void add_tile_order(CallLayout& layout, const Work& work, std::int64_t rows) {
 
 KernelLaunch row_terms_launch(const Work& work, const CallLayout& layout, const TileShape& shape, bool whole_tiles) {
   const AttentionProblem& p = work.problem.problem;
-  std::int64_t warps = p.batch * p.heads_q * p.seq_q;
-  if (packs_queries(work))
-    warps = rows_of_work_tiles(work, layout, shape) / device::kPackedRowsOfWarp;
-  else if (whole_tiles)
-    warps = rows_of_work_tiles(work, layout, shape);
-  return {"attention_backward_rows", tiles_of(warps, kSmallWarps), kSmallThreads, 0};
+  const bool all = packs_queries(work) || whole_tiles;
+  const std::int64_t rows = all ? rows_of_work_tiles(work, layout, shape) : p.batch * p.heads_q * p.seq_q;
+  return {"attention_backward_rows", tiles_of(rows, kSmallWarps * device::kRowsOfWarp), kSmallThreads, 0};
 }
 
 CallLayout tiled_layout(const Work& work, const TileShape& shape, Gains gains) {

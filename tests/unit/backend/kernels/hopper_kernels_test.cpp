@@ -183,7 +183,7 @@ TEST(HopperKernelFaults, AreSeen) {
       << "gradients that the other group has yet to write";
   EXPECT_FALSE(check_of(plain, {}, {"wgmma_wait<2>();", ""}, ordered_shape<DqOrder::kEarlyAdditions>).passed())
       << "a product that is not there yet";
-  EXPECT_FALSE(fused("kFused && column <", "false && column <").passed()) << "sums that are not begun";
+  EXPECT_FALSE(fused("kFused && word <", "false && word <").passed()) << "sums that are not begun";
   EXPECT_FALSE(check_of(plain, {}, {"h = end_h - call.group;", ""}, turning_shape).passed()) << "heads without a turn";
   plain.problem.backward = false;
   const auto forward = [&](const char* text, const char* instead) { return check_of(plain, {text, instead}); };
