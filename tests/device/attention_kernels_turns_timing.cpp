@@ -11,7 +11,7 @@
 namespace scoremod::backend::kernels {
 namespace {
 
-/// The cases whose persistent forward is timed beside the one with a CTA for each tile of queries, in turns.
+/// The cases whose persistent kernels are timed beside those with a CTA for each tile, in turns.
 constexpr const char* kPersistentTimed[] = {"full",
                                             "causal",
                                             "documents",
@@ -42,6 +42,9 @@ TEST_P(PersistentAttentionKernelTimes, OfACase) {
   if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
   time_forwards(timed, {hopper_shapes(problem, Direction::kForward).front(),
                         persistent_hopper_shape(problem, cuda::describe_current_device().multiprocessors)});
+  if (problem.dim_qk > 128) return;  // no backward adds dq up beside dk and dv, or its kernel isn't persistent
+  time_backwards(timed, {hopper_fused_shape(problem),
+                         persistent_fused_shape(problem, cuda::describe_current_device().multiprocessors)});
 }
 INSTANTIATE_TEST_SUITE_P(Cases, PersistentAttentionKernelTimes,
                          ::testing::Range(0, static_cast<int>(std::size(kPersistentTimed))));

@@ -100,25 +100,35 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
 
   SCOREMOD_MEMBER void run(int batch, int head_kv, int key_tile) {
     if (!begin_all(batch, head_kv, key_tile)) return;
+    take_half();
+    scheduler_begin();
+    mbarrier_wait(tiles.own_full, 0);
+    take_steps();
+    end_all();
+  }
+
+  // begin(), and begin_sums() if there is a step.
+  SCOREMOD_MEMBER bool begin_all(int batch, int head_kv, int key_tile) {
+    for (int h = head_kv * p.call.group; kElementTargets > 0 && h < (head_kv + 1) * p.call.group; ++h)
+      clear_empty_tiles_of_keys(p, batch, h, key_tile);
+    if (!begin(batch, head_kv, key_tile)) return false;
+    begin_sums();
+    return true;
+  }
+  // The tiles that both warpgroups read whole, and where dq goes.
+  SCOREMOD_MEMBER void begin_sums() {
+    all_gradients = tile_view(tiles.gradients, kKeys);
+    all_k = tile_view(tiles.k, kKeys);
+    own_tile = 0;
+    first_rows = first_sum_rows(p.call, b);
+  }
+  // The warpgroup's half of dq.
+  SCOREMOD_MEMBER void take_half() {
     const int own_half = group_number() * kKeys * 128;
     if (kSharesDims)
       all_k = moved_by(all_k, own_half);
     else
       all_gradients = moved_by(all_gradients, own_half);
-    take_steps();
-    end_all();
-  }
-
-  // begin(), and the tiles that both warpgroups read whole.
-  SCOREMOD_MEMBER bool begin_all(int batch, int head_kv, int key_tile) {
-    for (int h = head_kv * p.call.group; kElementTargets > 0 && h < (head_kv + 1) * p.call.group; ++h)
-      clear_empty_tiles_of_keys(p, batch, h, key_tile);
-    if (!begin(batch, head_kv, key_tile)) return false;
-    all_gradients = tile_view(tiles.gradients, kKeys);
-    all_k = tile_view(tiles.k, kKeys);
-    own_tile = 0;
-    first_rows = first_sum_rows(p.call, b);
-    return true;
   }
   SCOREMOD_MEMBER void end_all() {
     pin_sums();
@@ -127,8 +137,7 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
   }
 
   SCOREMOD_MEMBER void take_steps() {
-    scheduler_begin();
-    mbarrier_wait(tiles.full, 0);
+    mbarrier_wait(tiles.full + ring.stage, ring.phase);
     issue_scores();
     issue_products();
     wgmma_wait<0>();

@@ -7,8 +7,8 @@
 #include "backend/kernels/hopper/tiles.cuh"
 #include "backend/kernels/shared/key_gradients.cuh"
 
-constexpr HopperKeysStorage kKeysStorage{kDimQk,  kDimV,  kKeys,      kStep,
-                                         kStages, kFused, kLoadsBias, kDifferenceTargets > 0};
+constexpr HopperKeysStorage kKeysStorage{
+    kDimQk, kDimV, kKeys, kStep, kStages, kFused, kLoadsBias, kDifferenceTargets > 0, kPersistent};
 
 struct KeyTiles {
   Half *k, *v, *q, *d_o;
@@ -18,6 +18,9 @@ struct KeyTiles {
   Barrier *own_full, *full, *empty;
   Barrier *copied_full, *copied_empty;  // of each group
   float* diagonals;                     // FusedGains'
+  Barrier* own_empty;                   // these three of the persistent kernel
+  GivenKeys* given;
+  int* taken;
 
   static constexpr int kQBytes = kKeysStorage.q_tile.bytes, kDoBytes = kKeysStorage.d_o_tile.bytes,
                        kCopiedBytes = kKeysStorage.copied_tile.bytes;
@@ -37,9 +40,13 @@ struct KeyTiles {
     copied_full = (Barrier*)(shared + kAt.copied_full);
     copied_empty = (Barrier*)(shared + kAt.copied_empty);
     diagonals = (float*)(shared + kAt.diagonals);
+    own_empty = (Barrier*)(shared + kAt.own_empty);
+    given = (GivenKeys*)(shared + kAt.given);
+    taken = (int*)(shared + kAt.taken);
   }
   SCOREMOD_MEMBER void begin() const {
     mbarrier_init(own_full, 2);
+    if (kPersistent) mbarrier_init(own_empty, kWarps);
     for (int i = 0; i < kStages; ++i) {
       mbarrier_init(full + i, 3);
       mbarrier_init(empty + i, kWarps);
@@ -79,20 +86,29 @@ SCOREMOD_FUNCTION void produce_copied(const MappedArguments& all, const KeyTiles
                            all.rest.call.seq_q, key_tile * kKeys + group * 64, all.rest.call.seq_kv);
 }
 
+// One thread issues all TMA loads but the operand's, which a warp for each consumer warpgroup issues.
+SCOREMOD_FUNCTION bool one_thread_loads(const AttentionArguments& call) {
+  return call.q.aligned && call.k.aligned && call.v.aligned && call.d_o.aligned;
+}
+SCOREMOD_FUNCTION void produce_keys(const MappedArguments& all, const KeyTiles& tiles, const KeyPlace& place) {
+  const AttentionArguments& call = all.rest.call;
+  const int first = place.key_tile * kKeys, keys = keys_of(call, place.b);
+  fill_tile<kKeys, kDimQk>(tiles.k, call.k, all.k, tiles.own_full, place.b, place.head_kv, first, keys);
+  fill_tile<kKeys, kDimV>(tiles.v, call.v, all.v, tiles.own_full, place.b, place.head_kv, first, keys);
+}
+
 SCOREMOD_FUNCTION void produce_queries(const MappedArguments& all, const KeyTiles& tiles, int b, int head_kv,
                                        int key_tile) {
   const AttentionArguments& call = all.rest.call;
-  // One thread issues all TMA loads but the operand's, which a warp for each consumer warpgroup issues.
-  const bool boxes = call.q.aligned && call.k.aligned && call.v.aligned && call.d_o.aligned;
+  const bool boxes = one_thread_loads(call);
   const int warp = (threadIdx.x - kThreads) / 32, group = warp - 1;
   const bool copies = kLoadsBias && warp > 0 && group < kGroups, copies_alone = copies && boxes;
   if (boxes && warp > 0 && !copies) return;
   QuerySteps steps;
   steps.begin(call, b, head_kv, key_tile);
   if (!steps.next(call, b)) return;
-  const int queries = queries_of(call, b), keys = keys_of(call, b);
-  fill_tile<kKeys, kDimQk>(tiles.k, call.k, all.k, tiles.own_full, b, head_kv, key_tile * kKeys, keys);
-  fill_tile<kKeys, kDimV>(tiles.v, call.v, all.v, tiles.own_full, b, head_kv, key_tile * kKeys, keys);
+  const int queries = queries_of(call, b);
+  produce_keys(all, tiles, {b, head_kv, key_tile});
   Ring<kStages> ring;
   Ring<1> copied_ring;
   do {
@@ -143,15 +159,21 @@ struct KeyGroup {
   // Walks over the queries; dk and dv are complete then.
   SCOREMOD_MEMBER void run(int batch, int head_kv, int key_tile) {
     if (!begin(batch, head_kv, key_tile)) return;
+    scheduler_begin();
+    mbarrier_wait(tiles.own_full, 0);
     take_steps();
     pin_sums();
   }
 
   // Whether there is a step.
   SCOREMOD_MEMBER bool begin(int batch, int head_kv, int key_tile) {
+    steps.begin(p.call, batch, head_kv, key_tile);
+    return begin_steps(batch, key_tile);
+  }
+  // The same after the beginning of `steps`.
+  SCOREMOD_MEMBER bool begin_steps(int batch, int key_tile) {
     b = batch;
     first_key = key_tile * kKeys + threadIdx.x / 32 * 16;
-    steps.begin(p.call, b, head_kv, key_tile);
     gains.begin_head(p, b, steps.h, first_key);
     if (!steps.next(p.call, b)) {
       end_heads();
@@ -162,14 +184,12 @@ struct KeyGroup {
     v = moved_by(tile_view(tiles.v, kKeys), group_bytes);
     q = tile_view(tiles.q, kStep);
     d_o = tile_view(tiles.d_o, kStep);
-    mbarrier_wait(tiles.own_full, 0);
     return true;
   }
 
   // Main loop over the steps of queries. It issues dV += P^T dO and dK += dS^T Q of the last step with S^T = K Q^T and
   // dP^T = V dO^T of this one.
   SCOREMOD_MEMBER void take_steps() {
-    scheduler_begin();
     mbarrier_wait(tiles.full, 0);
     issue_scores();
     issue_products();
@@ -285,11 +305,27 @@ struct KeyGroup {
   }
 };
 
-// Whether the CTA has a packed tile without keys.
-SCOREMOD_FUNCTION bool has_no_keys(const AttentionArguments& call) {
-  if (!kPacksKeys) return false;
-  const KeyPlace place = key_place(call, block_number());
-  return place.key_tile * kKeys >= keys_of(call, place.b);
+// Whether a packed tile has no keys.
+SCOREMOD_FUNCTION bool has_no_keys(const AttentionArguments& call, const KeyPlace& place) {
+  return kPacksKeys && place.key_tile * kKeys >= keys_of(call, place.b);
+}
+
+// Writes dk and dv, through tiles that no WGMMA reads any more. Rows that are not finite are computed again.
+template <bool kDk, bool kDv, class Group>
+SCOREMOD_FUNCTION void store_keys(const Arguments& p, const Group& keys, const KeyPlace& place, Half* dk_tile,
+                                  Half* dv_tile, float* scratch) {
+  const AttentionArguments& call = p.call;
+  const int first_key = place.key_tile * kKeys + threadIdx.x / 32 * 16, keys_end = keys_of(call, place.b);
+  const float of_dk = sum_factor(call), dk_factors[1][2] = {{of_dk, of_dk}}, ones[1][2] = {{1.0f, 1.0f}};
+  if (kDk) {
+    store_through_tile<kDimQk, kDimQk>(keys.dk, dk_factors, rows_of(call.dk, place.b, place.head_kv), dk_tile,
+                                       first_key, keys_end);
+  }
+  if (kDv) {
+    store_through_tile<kDimV, kDimV>(keys.dv, ones, rows_of(call.dv, place.b, place.head_kv), dv_tile, first_key,
+                                     keys_end);
+  }
+  mend_keys<kDk, kDv>(p, keys.dk, keys.dv, scratch, place.b, place.head_kv, place.key_tile);
 }
 
 // The kernel body of a CTA whose consumers are KeyGroup, or a class that does more.
@@ -298,7 +334,7 @@ SCOREMOD_FUNCTION void write_keys(const MappedArguments& all) {
   SCOREMOD_SHARED(unaligned);
   const KeyTiles tiles(aligned_tiles(unaligned));
   const AttentionArguments& call = all.rest.call;
-  if (has_no_keys(call)) return;
+  if (kPacksKeys && has_no_keys(call, key_place(call, block_number()))) return;
   if (threadIdx.x == 0) tiles.begin();
   cta_sync();
   if (threadIdx.x >= kThreads) {
@@ -312,18 +348,7 @@ SCOREMOD_FUNCTION void write_keys(const MappedArguments& all) {
       const KeyPlace place = key_place(call, block_number());
       keys.run(place.b, place.head_kv, place.key_tile);
     }
-    const KeyPlace place = key_place(call, block_number());
-    const int first_key = place.key_tile * kKeys + threadIdx.x / 32 * 16, keys_end = keys_of(call, place.b);
-    const float of_dk = sum_factor(call), dk_factors[1][2] = {{of_dk, of_dk}}, ones[1][2] = {{1.0f, 1.0f}};
-    if (kDk) {
-      store_through_tile<kDimQk, kDimQk>(keys.dk, dk_factors, rows_of(call.dk, place.b, place.head_kv), tiles.k,
-                                         first_key, keys_end);
-    }
-    if (kDv) {
-      store_through_tile<kDimV, kDimV>(keys.dv, ones, rows_of(call.dv, place.b, place.head_kv), tiles.v, first_key,
-                                       keys_end);
-    }
-    mend_keys<kDk, kDv>(all.rest, keys.dk, keys.dv, (float*)unaligned, place.b, place.head_kv, place.key_tile);
+    store_keys<kDk, kDv>(all.rest, keys, key_place(call, block_number()), tiles.k, tiles.v, (float*)unaligned);
   }
 }
 

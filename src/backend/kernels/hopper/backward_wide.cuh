@@ -21,6 +21,8 @@ struct WideGroup : FusedGroup {
     if (!begin_all(batch, head_kv, key_tile)) return;
     own_k = moved_by(all_k, group_number() * 2 * kKeys * 128);
     half_k = moved_by(all_k, kKeys * 128 + group_number() * kHalfBlock * 2);
+    scheduler_begin();
+    mbarrier_wait(tiles.own_full, 0);
     take_steps();
     end_all();
   }
@@ -28,7 +30,6 @@ struct WideGroup : FusedGroup {
   // A warpgroup's dq of a step needs the other one's gradients. When the first warpgroup's third turn begins, the
   // second one has stored those of the step before, and not yet all of this step. So dq follows a step later.
   SCOREMOD_MEMBER void take_steps() {
-    scheduler_begin();
     mbarrier_wait(tiles.full, 0);
     bool has_box = false;
     while (true) {

@@ -146,10 +146,11 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
     constexpr const char *kRows = "backend/kernels/shared/row_terms.cuh",
                          *kKeys = "backend/kernels/hopper/backward_keys.cuh",
                          *kFused = "backend/kernels/hopper/backward_fused.cuh",
-                         *kWide = "backend/kernels/hopper/backward_wide.cuh";
+                         *kWide = "backend/kernels/hopper/backward_wide.cuh",
+                         *kPersistent = "backend/kernels/hopper/persistent_backward.cuh";
     if (shape().fused)
       return {{{kRows, {"attention_backward_rows"}}, {kFused, {"hopper_write_queries"}}},
-              {{is_wide() ? kWide : kFused, {fused_kernel()}}}};
+              {{is_wide() ? kWide : is_persistent() ? kPersistent : kFused, {fused_kernel()}}}};
     KernelFiles files{{{kRows, {"attention_backward_rows"}}, {"backend/kernels/hopper/backward_queries.cuh"}},
                       {{kKeys, {"hopper_backward_keys"}}}};
     if (shape().separate_dv) files.large.push_back({kKeys, {"hopper_backward_values"}});
@@ -168,7 +169,10 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
 
   /// Whether a fused backward has the scores of half a step at once.
   bool is_wide() const { return shape().part < shape().step; }
-  const char* fused_kernel() const { return is_wide() ? "hopper_backward_wide" : "hopper_backward_fused"; }
+  bool is_persistent() const { return shape().persistent_ctas > 0; }
+  const char* fused_kernel() const {
+    return is_wide() ? "hopper_backward_wide" : is_persistent() ? "hopper_persistent_backward" : "hopper_backward_fused";
+  }
 
   void add_forward(CallLayout& layout, const Work& work) const {
     const AttentionProblem& p = work.problem.problem;
@@ -204,8 +208,14 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
     layout.blocks = shape().turn_ctas;
     layout.add_workspace(&device::AttentionArguments::query_sums, hopper_query_sums_bytes(shape(), p, tiles));
     layout.add_launch(row_terms_launch(work, layout, shape(), true));
-    layout.add_launch({fused_kernel(), layout.key_work_tiles * p.heads_kv, shape().threads(),
-                       hopper_keys_storage(shape(), p, has_differences(work.targets)).bytes, true});
+    KernelLaunch fused{fused_kernel(), layout.key_work_tiles * p.heads_kv, shape().threads(),
+                       hopper_keys_storage(shape(), p, has_differences(work.targets)).bytes, true};
+    if (is_persistent()) {
+      layout.add_workspace(&device::AttentionArguments::taken, sizeof(int));
+      fused.blocks = std::min<std::int64_t>(fused.blocks, shape().persistent_ctas);
+      layout.blocks = static_cast<int>(fused.blocks);
+    }
+    layout.add_launch(std::move(fused));
     const device::SwizzledTile q_tile{shape().queries, static_cast<int>(p.dim_qk)};
     layout.add_launch(
         {"hopper_write_queries", tiles, shape().consumer_threads(), static_cast<std::size_t>(q_tile.bytes)});

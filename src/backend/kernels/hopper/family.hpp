@@ -40,7 +40,7 @@ enum class DqOrder : std::uint8_t {
 struct HopperShape : TileShape {
   int stages = 2;  ///< of the TMA pipeline of a forward, and of the kernel of dk and dv
 
-  /// CTAs of the persistent forward, as many as the device has SMs; 0 for one CTA for each tile. The number is an
+  /// CTAs of a persistent forward or fused backward, as many as the device has SMs; 0 for one CTA for each tile. The number is an
   /// argument of the kernels, but whether it is 0 is compiled in.
   int persistent_ctas = 0;
   /// The number of the bias whose tiles TMA loads in a forward and a fused backward, as those of k and v, or of q and
@@ -105,9 +105,10 @@ std::optional<std::uint32_t> loaded_bias(const AttentionProblem& problem, Direct
 /// The shape of a forward that loads it.
 HopperShape copying_hopper_shape(const AttentionProblem& problem, std::uint32_t operand);
 
-/// The shape of a fused backward, whose kernel of dk and dv computes dq too, and of one that loads loaded_bias() by
-/// TMA.
+/// The shape of a fused backward, whose kernel of dk and dv computes dq too, of a persistent one, and of one that loads
+/// loaded_bias() by TMA.
 HopperShape hopper_fused_shape(const AttentionProblem& problem);
+HopperShape persistent_fused_shape(const AttentionProblem& problem, std::int64_t multiprocessors);
 HopperShape copying_fused_shape(const AttentionProblem& problem, std::uint32_t operand);
 /// Why there are no kernels of such a shape, with the gradients of these operands beside, where there are Hopper
 /// kernels; empty where there are.

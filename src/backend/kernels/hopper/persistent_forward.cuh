@@ -12,25 +12,13 @@ SCOREMOD_FUNCTION ItemNote* note_of(const ForwardTiles& tiles, int count) {
   return tiles.notes + count % ForwardTiles::kNotes;
 }
 
-// A CTA's first work tile has the CTA's number, and later ones come from an atomic counter: `call.taken` is how many
-// were taken. The number is the same for all producers; `alone` says that they are one warp.
-SCOREMOD_FUNCTION int take_item(const AttentionArguments& call, const ForwardTiles& tiles, bool alone) {
-  int number = 0;
-  if (threadIdx.x == kThreads) number = call.blocks + take_number(call.taken);
-  if (alone) return uniform(number);
-  meet(kProducerBarrier, kGroup);  // all have read the last one
-  if (threadIdx.x == kThreads) *tiles.taken = number;
-  meet(kProducerBarrier, kGroup);
-  return *tiles.taken;
-}
-
 SCOREMOD_FUNCTION void produce_items(const MappedArguments& all, const ForwardTiles& tiles) {
   const AttentionArguments& call = all.rest.call;
   const bool alone = one_thread_loads(call);
   if (alone && threadIdx.x >= kThreads + 32) return;
   Ring<kStages> ring;
   int count = 0;
-  for (int number = block_number();; number = take_item(call, tiles, alone)) {
+  for (int number = block_number();; number = take_item(call, tiles.taken, alone)) {
     const bool is_last = number >= call.heads_q * call.query_work_tiles;
     const QueryPlace item = is_last ? QueryPlace{0, 0, -1} : query_place(call, number);
     if (!is_last && is_over(call, item)) continue;

@@ -211,6 +211,12 @@ HopperShape hopper_fused_shape(const AttentionProblem& problem) {
   return shape;
 }
 
+HopperShape persistent_fused_shape(const AttentionProblem& problem, std::int64_t multiprocessors) {
+  HopperShape shape = hopper_fused_shape(problem);
+  shape.persistent_ctas = static_cast<int>(multiprocessors);
+  return shape;
+}
+
 HopperShape copying_fused_shape(const AttentionProblem& problem, std::uint32_t operand) {
   HopperShape shape = hopper_fused_shape(problem);
   shape.loaded_bias = operand;
@@ -331,7 +337,8 @@ device::HopperKeysStorage hopper_keys_storage(const HopperShape& shape, const At
           shape.stages,
           shape.fused,
           shape.loaded_bias.has_value(),
-          has_diagonals};
+          has_diagonals,
+          shape.persistent_ctas > 0};
 }
 
 std::size_t hopper_query_sums_bytes(const HopperShape& shape, const AttentionProblem& problem, std::int64_t tiles) {

@@ -21,6 +21,11 @@ struct GivenItem {
   QueryPlace item;
   unsigned some, full;
 };
+// The same for a backward's work tiles. Its key_tile is below 0 if no work is left.
+struct GivenKeys {
+  KeyPlace place;
+  unsigned some, full;
+};
 // A note that the CTA's work tile number `count` has a sum that is not finite.
 struct ItemNote {
   int count;
@@ -76,17 +81,18 @@ struct HopperQueriesStorage {
   size_t bytes = kSwizzleAlignment + diagonals + (has_diagonals ? sums.bytes : 0);
 };
 
-// The kernels of dk and dv, and the fused one of dq too. A consumer warpgroup has 64 keys.
+// The kernels of dk and dv, and the fused one of dq too. A consumer warpgroup has 64 keys. The persistent kernel has the
+// work tile that the consumers are at, the next one, and the number that the producers took.
 struct HopperKeysStorage {
   int dim_qk, dim_v, keys, step, stages;
-  bool fused, loads_bias, has_diagonals;
+  bool fused, loads_bias, has_diagonals, persistent;
 
   SwizzledTile k_tile{keys, dim_qk}, v_tile{keys, dim_v}, q_tile{step, dim_qk}, d_o_tile{step, dim_v};
   SwizzledTile gradient_tile{keys, step}, copied_tile{step, 64};
   DiagonalStorage sums{keys, kFusedDiagonalStep};
   int term_bytes = step * 2 * (int)sizeof(float);
   int gradient_tiles = fused ? 3 : 0;  // of FusedGroup, in flight
-  int copied_groups = loads_bias ? keys / 64 : 0;
+  int copied_groups = loads_bias ? keys / 64 : 0, items = persistent ? 2 : 0;
 
   int k = 0;
   int v = k + k_tile.bytes;
@@ -100,6 +106,9 @@ struct HopperKeysStorage {
   int empty = full + stages * kBarrierBytes;
   int copied_full = empty + stages * kBarrierBytes;
   int copied_empty = copied_full + copied_groups * kBarrierBytes;
-  int diagonals = copied_empty + copied_groups * kBarrierBytes;
+  int own_empty = copied_empty + copied_groups * kBarrierBytes;
+  int given = own_empty + (persistent ? kBarrierBytes : 0);
+  int taken = given + items * (int)sizeof(GivenKeys);
+  int diagonals = taken + (persistent ? kBarrierBytes : 0);
   size_t bytes = kSwizzleAlignment + diagonals + (has_diagonals ? sums.bytes : 0);
 };

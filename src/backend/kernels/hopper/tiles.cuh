@@ -99,6 +99,19 @@ SCOREMOD_FUNCTION void consumer_release(Barrier* empty) {
   if (threadIdx.x % 32 == 0) arrive(empty);
 }
 
+// The next work tile of a persistent kernel's CTA, for its producers; `alone` says that they are one warp. Its first
+// one has the CTA's number, and later ones come from an atomic counter: `call.taken` is how many were taken. `shared`
+// is a word of shared memory.
+SCOREMOD_FUNCTION int take_item(const AttentionArguments& call, int* shared, bool alone) {
+  int number = 0;
+  if (threadIdx.x == kThreads) number = call.blocks + take_number(call.taken);
+  if (alone) return uniform(number);
+  meet(kProducerBarrier, kGroup);  // all have read the last one
+  if (threadIdx.x == kThreads) *shared = number;
+  meet(kProducerBarrier, kGroup);
+  return *shared;
+}
+
 // A ring of stages: the next one, and the phase of its mbarriers.
 template <int kStages>
 struct Ring {

@@ -18,6 +18,13 @@ struct QuerySteps {
     walk.begin(call, b, h, key_tile);
     if (kHeadsTakeTurns) h = end_h - 1;  // its turn is over
   }
+  // With what the walk of other QuerySteps has found of the first head's first tiles.
+  SCOREMOD_MEMBER void begin_with(const AttentionArguments& call, const KeyPlace& place, unsigned some, unsigned full) {
+    h = place.head_kv * call.group;
+    end_h = h + call.group;
+    part = kQueries / kStep;
+    walk.begin_with(call, place.b, place.key_tile, some, full);
+  }
   SCOREMOD_MEMBER void begin_head(const AttentionArguments& call, int b, int head, int key_tile) {
     h = head;
     end_h = head + 1;
@@ -180,4 +187,5 @@ SCOREMOD_FUNCTION void mend_keys(const Arguments& p, const Sums<1, padded(kDimQk
   if (!any_of_block(not_finite)) return;
   for (int i = 0; i < kKeys && key_tile * kKeys + i < keys; ++i)
     backward_key_row<kDk, kDv>(p, scratch, b, head_kv, key_tile * kKeys + i);
+  block_barrier();  // nobody reads the scratch any more
 }

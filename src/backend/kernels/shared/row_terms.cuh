@@ -168,10 +168,11 @@ SCOREMOD_FUNCTION void write_row_terms(const AttentionArguments& call, const Row
 
 /*{kernel attention_backward_rows}*/
 // The terms of each query's row, kRowsOfWarp rows by each warp. Where kFused it begins dq's sums, of the rows of all
-// tiles.
+// tiles, and the count of work tiles that a persistent kernel takes.
 SCOREMOD_KERNEL(128, 1) attention_backward_rows(SCOREMOD_ARGUMENT p) {
   const AttentionArguments& call = p.call;
   const int lane = threadIdx.x % 32;
+  if (kPersistent && blockIdx.x == 0 && threadIdx.x == 0) *call.taken = 0;
   const long long first = ((long long)blockIdx.x * 4 + threadIdx.x / 32) * kRowsOfWarp;
   const RowPlace place = place_of_row(call, first);
   if (kPacksQueries && place.h < 0) return;

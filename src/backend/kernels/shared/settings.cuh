@@ -83,4 +83,4 @@ constexpr bool kMaskVariesWithQuery = /*{mask_varies_with_query}*/ true /*{}*/;
 constexpr int kProducers = /*{producers}*/ 0 /*{}*/;  // the producer threads of a Hopper CTA
 // The stages of a pipeline; for decode kernels, the tiles that there is room for.
 constexpr int kStages = /*{stages}*/ 2 /*{}*/;
-constexpr bool kPersistent = /*{persistent}*/ false /*{}*/;  // the forward is a persistent kernel
+constexpr bool kPersistent = /*{persistent}*/ false /*{}*/;  // the main kernel is a persistent one

@@ -17,6 +17,11 @@ struct QueryPlace {
   int b, h, query_tile;
 };
 
+// The coordinate of a tile of keys, in the KV heads of all batches.
+struct KeyPlace {
+  int b, head_kv, key_tile;
+};
+
 // The rows of a warp of attention_backward_rows: as many as divide each tile of queries.
 constexpr int kRowsOfWarp = 8;
 

@@ -278,10 +278,7 @@ SCOREMOD_FUNCTION QueryPlace query_place(const AttentionArguments& call, int num
     return {b, h, call.order[plane_of(call, b, h) * call.query_tiles + place.tile]};
   return {b, h, call.query_tiles - 1 - place.tile};
 }
-// The coordinate of a tile of keys; the first tiles come first, which take longest under a causal mask.
-struct KeyPlace {
-  int b, head_kv, key_tile;
-};
+// The first tiles of keys come first, which take longest under a causal mask.
 SCOREMOD_FUNCTION KeyPlace key_place(const AttentionArguments& call, int number) {
   const int heads_kv = call.heads_q / call.group;
   if (kPacksKeys) {

@@ -112,6 +112,22 @@ HopperShape ordered_shape(const AttentionProblem& problem, Direction direction) 
   return shape;
 }
 
+/// Two CTAs take all tiles of keys.
+HopperShape persistent_shape(const AttentionProblem& problem, Direction direction) {
+  return direction == Direction::kForward ? hopper_shape(problem, direction) : persistent_fused_shape(problem, 2);
+}
+
+class PersistentFusedHopperKernels : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(PersistentFusedHopperKernels, AreRight) {
+  test::expect_right(check_of(case_of(GetParam()), {}, {}, persistent_shape));
+}
+INSTANTIATE_TEST_SUITE_P(Cases, PersistentFusedHopperKernels,
+                         ::testing::Values("plain f16", "causal with offsets", "global keys and a window",
+                                           "nothing kept", "documents", "mask by the score", "unaligned rows",
+                                           "dropout by keys", "a learned sink, dropout and the largest score", "ragged",
+                                           "ragged, many sequences", "ragged keys with dropout"));
+
 class HopperKernelsOfPoison : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(HopperKernelsOfPoison, AreRight) {
@@ -121,6 +137,10 @@ TEST_P(HopperKernelsOfPoison, AreRight) {
 TEST_P(HopperKernelsOfPoison, AreRightWhereDqIsAddedUp) {
   const checking::CheckCase test = case_of(GetParam());
   test::expect_right(test::check_emulated(test, test::poisoned_inputs(test.problem, 0), fused_shape));
+}
+TEST_P(HopperKernelsOfPoison, AreRightWhereCtasTakeTilesOfKeys) {
+  const checking::CheckCase test = case_of(GetParam());
+  test::expect_right(test::check_emulated(test, test::poisoned_inputs(test.problem, 0), persistent_shape));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, HopperKernelsOfPoison, ::testing::Values("causal", "documents", "infinite values"));
 
@@ -145,6 +165,14 @@ TEST(HopperKernelRings, AreRightOverManyTilesWhereDqIsAddedUp) {
   for (const char* const name : {"plain", "causal", "documents"}) {
     SCOPED_TRACE(name);
     test::expect_right(check_of(many_tiles(name), {}, {}, fused_shape));
+  }
+}
+
+TEST(HopperKernelRings, AreRightOverManyTilesWhereCtasTakeTilesOfKeys) {
+  for (const char* const name : {"plain", "causal", "documents"}) {
+    SCOPED_TRACE(name);
+    test::expect_right(check_of(many_tiles(name), {}, {}, persistent_shape));
+    test::expect_right(check_of(wide(many_tiles(name), 128, 128), {}, {}, persistent_shape));
   }
 }
 
