@@ -170,8 +170,13 @@ TEST_P(WideAttentionKernelTimes, OfACase) {
   const Timed& timed = timed_problem(kWideTimed[GetParam()]);
   const AttentionProblem problem = problem_of(timed);
   if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
-  time_forwards(timed, {hopper_shapes(problem, Direction::kForward).front(),
-                        persistent_hopper_shape(problem, cuda::describe_current_device().multiprocessors)});
+  std::vector<HopperShape> forwards{hopper_shapes(problem, Direction::kForward).front(),
+                                    persistent_hopper_shape(problem, cuda::describe_current_device().multiprocessors)};
+  for (const HopperShape& shape : std::vector(forwards)) {
+    forwards.push_back(shape);
+    forwards.back().keys = 128;
+  }
+  time_forwards(timed, {forwards.begin(), forwards.end()});
   time_backwards(timed, {hopper_shapes(problem, Direction::kBackward).front(), hopper_fused_shape(problem)});
 }
 INSTANTIATE_TEST_SUITE_P(Cases, WideAttentionKernelTimes, ::testing::Range(0, static_cast<int>(std::size(kWideTimed))));

@@ -48,8 +48,12 @@ constexpr int kWarpThreads = 32;
 /// The producers of hopper_backward_wide have 24 registers, and keep 100 to 128 bytes in memory. They use them once for
 /// a step of 64 queries.
 constexpr std::int64_t kProducersSpill = 160;
+/// What hopper_persistent_backward keeps in memory it uses once for a work tile, and not in each step.
+constexpr std::int64_t kItemsSpill = 256;
 constexpr TiledTimes kForwardTimes{0.765, 0.075, 0.29, 1.03, 0.96, 0.006, 1},
     kBackwardTimes{2.5, 0.22, 0.26, 2.5, 1, 0.016, 2};
+/// The widest heads of hopper_persistent_backward: wider ones lose more in each step than short columns gain.
+constexpr std::int64_t kWidestPersistent = 64;
 /// Gradients are the same bits from call to call unless that takes so much longer.
 constexpr double kOrderWorth = 1.05;
 
@@ -103,7 +107,7 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
     const bool forward = work.direction == Direction::kForward;
     const TiledTimes& direct = forward ? kForwardTimes : shape().fused ? kHopperFusedTimes : kBackwardTimes;
     Prediction predicted = time_from(work, rates, direct, is_small(work));
-    if (shape().persistent_ctas > 0) predicted.milliseconds *= persistent_time_part(work.problem, mask_work(work));
+    if (shape().persistent_ctas > 0) predicted.milliseconds *= persistent_time_part(work, mask_work(work));
     if (forward && has_narrow_heads(work.problem.problem) && mask_work(work).uneven)
       predicted.milliseconds *= kNarrowUneven;
     if (shape().ordered) predicted.milliseconds *= ordered_time_part(mask_work(work));
@@ -118,7 +122,9 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
     return predicted;
   }
 
-  std::int64_t harmless_spill() const override { return is_wide() ? kProducersSpill : kHarmlessSpill; }
+  std::int64_t harmless_spill() const override {
+    return is_wide() ? kProducersSpill : shape().fused && is_persistent() ? kItemsSpill : kHarmlessSpill;
+  }
   std::string label(const Work& work) const override {
     const auto& operands = work.problem.problem.program.operands();
     const auto& bias = shape().loaded_bias;
@@ -150,7 +156,10 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
                          *kPersistent = "backend/kernels/hopper/persistent_backward.cuh";
     if (shape().fused)
       return {{{kRows, {"attention_backward_rows"}}, {kFused, {"hopper_write_queries"}}},
-              {{is_wide() ? kWide : is_persistent() ? kPersistent : kFused, {fused_kernel()}}}};
+              {{is_wide()         ? kWide
+                : is_persistent() ? kPersistent
+                                  : kFused,
+                {fused_kernel()}}}};
     KernelFiles files{{{kRows, {"attention_backward_rows"}}, {"backend/kernels/hopper/backward_queries.cuh"}},
                       {{kKeys, {"hopper_backward_keys"}}}};
     if (shape().separate_dv) files.large.push_back({kKeys, {"hopper_backward_values"}});
@@ -171,7 +180,9 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
   bool is_wide() const { return shape().part < shape().step; }
   bool is_persistent() const { return shape().persistent_ctas > 0; }
   const char* fused_kernel() const {
-    return is_wide() ? "hopper_backward_wide" : is_persistent() ? "hopper_persistent_backward" : "hopper_backward_fused";
+    return is_wide()         ? "hopper_backward_wide"
+           : is_persistent() ? "hopper_persistent_backward"
+                             : "hopper_backward_fused";
   }
 
   void add_forward(CallLayout& layout, const Work& work) const {
@@ -261,6 +272,8 @@ Variants fused_variants(const Work& work, const DeviceProperties& device, std::v
     turns.turn_ctas = static_cast<int>(device.multiprocessors);
     add(turns);
   }
+  const bool may_persist = work.targets.empty() && problem.dim_qk <= kWidestPersistent && device.multiprocessors > 0;
+  if (may_persist) add(persistent_fused_shape(problem, device.multiprocessors));
   add(hopper_fused_shape(problem));
   if (const auto operand = loaded_bias(problem, work.direction)) add(copying_fused_shape(problem, *operand));
   return found;

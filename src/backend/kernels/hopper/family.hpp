@@ -24,9 +24,9 @@ namespace device {
 
 /// Kernels of WGMMA and TMA, for sm_90 alone.
 extern const KernelFamily kHopperFamily;
-/// The times of a backward that adds dq up beside dk and dv: five MMAs in place of seven hide more of the program. With
-/// head dims above 128 they are a guess between cuDNN's and those of separate kernels, as nobody has measured them yet.
-inline constexpr TiledTimes kHopperFusedTimes{1.92, 0.245, 0.22, 2.45, 1, 0.016, 0.54};
+/// The times of a backward that adds dq up beside dk and dv: five MMAs in place of seven hide more of the program.
+/// Those of head dims above 128 are of an H100 (bench/NOTES.md).
+inline constexpr TiledTimes kHopperFusedTimes{1.92, 0.245, 0.22, 1.4, 1, 0.016, 0.54};
 
 /// The order in which a step of a `fused` backward issues fence.proxy.async for the gradients in shared memory and adds
 /// to dq.
@@ -40,8 +40,8 @@ enum class DqOrder : std::uint8_t {
 struct HopperShape : TileShape {
   int stages = 2;  ///< of the TMA pipeline of a forward, and of the kernel of dk and dv
 
-  /// CTAs of a persistent forward or fused backward, as many as the device has SMs; 0 for one CTA for each tile. The number is an
-  /// argument of the kernels, but whether it is 0 is compiled in.
+  /// CTAs of a persistent forward or fused backward, as many as the device has SMs; 0 for one CTA for each tile. The
+  /// number is an argument of the kernels, but whether it is 0 is compiled in.
   int persistent_ctas = 0;
   /// The number of the bias whose tiles TMA loads in a forward and a fused backward, as those of k and v, or of q and
   /// d_o. It varies along queries and keys (loaded_bias()).
@@ -86,9 +86,9 @@ HopperShape persistent_hopper_shape(const AttentionProblem& problem, std::int64_
 /// Whether head dims are at most 64.
 bool has_narrow_heads(const AttentionProblem& problem);
 
-/// The expected time of a persistent kernel, as a part of that of one CTA for each tile of queries. Below 1 it is what
-/// runs; otherwise only autotuning may choose it.
-double persistent_time_part(const compiler::CompiledProblem& problem, const MaskWork& mask);
+/// The expected time of a persistent kernel, as a part of that of one CTA for each tile of queries, or in a backward of
+/// keys. Below 1 it is what runs; otherwise only autotuning may choose it.
+double persistent_time_part(const Work& work, const MaskWork& mask);
 
 /// The shapes of these forwards with longest-first scheduling. They are candidates if the program alone says that few
 /// rows are much longer than the others, whatever the lengths.

@@ -69,8 +69,6 @@ struct PersistentGroup : FusedGroup {
 
   // Walks over the queries of a work tile, whose keys are there.
   SCOREMOD_MEMBER void run(const GivenKeys& given) {
-    dk.clear();
-    dv.clear();
     const KeyPlace place = item_at(given.place);
     steps.begin_with(p.call, place, uniform(given.some), uniform(given.full));
     if (begin_steps(place.b, place.key_tile)) {
@@ -86,13 +84,16 @@ struct PersistentGroup : FusedGroup {
 };
 
 SCOREMOD_FUNCTION void consume_key_items(const Arguments& p, const KeyTiles& tiles) {
-  PersistentGroup keys(p, tiles);
   scheduler_begin();
+  Ring<kStages> ring;
   for (int count = 0;; ++count) {
     const GivenKeys& given = tiles.given[count & 1];
     mbarrier_wait(tiles.own_full, count & 1);
     if (uniform(given.place.key_tile) < 0) return;
+    PersistentGroup keys(p, tiles);
+    keys.ring = ring;
     keys.run(given);
+    ring = keys.ring;
     store_keys<true, true>(p, keys, item_at(given.place), tiles.gradients, tiles.gradients, (float*)tiles.gradients);
   }
 }

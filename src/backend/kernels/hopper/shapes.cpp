@@ -19,6 +19,8 @@ constexpr int kCapability = 90;
 constexpr int kFusedProduct = 128;
 constexpr std::int64_t kFusedWidest = 128, kFusedWidestQk = 192;
 constexpr int kWideStep = 64, kWidePart = 32;
+/// Keys of a tile of a forward that loads a bias, of head dims from 129 to 192.
+constexpr int kMostKeys = 128, kKeysBesideBias = 96;
 /// Measured on an H200, bench/NOTES.md: rows of 4 to 10 tiles took 0.89 to 0.99 of the time, those of 16 and more
 /// 1.01 to 1.06.
 constexpr double kShortRow = 12, kOfShortRows = 0.94, kOfLongRows = 1.02;
@@ -26,6 +28,9 @@ constexpr double kShortRow = 12, kOfShortRows = 0.94, kOfLongRows = 1.02;
 /// (bench/NOTES.md): documents 0.62 and 0.68, windows 0.91, and 1.07 to 1.13 of long rows.
 constexpr std::int64_t kNarrowHead = 64;
 constexpr double kOfShortNarrowRows = 0.75, kOfLongNarrowRows = 1.1;
+/// Of a backward's columns of tiles. Measured on an H100, bench/NOTES.md: a window 0.94 at head dim 64, of documents
+/// 0.95 to 1.10; full and wider heads 1.02 to 1.18.
+constexpr double kOfShortColumns = 0.95, kOfOtherColumns = 1.07;
 constexpr int kWarpsOfTwoGroups = 8, kQueriesOfTwoGroups = 128;
 /// Measured on an H200, bench/NOTES.md: with 64 global queries and keys beside a window, and heads that take turns
 /// so; other masks took 1 to 1.01.
@@ -65,8 +70,6 @@ std::array<HopperShape, 2> forward_shapes(const AttentionProblem& problem) {
     shape.queries = 192;
   } else if (widest > 192 || padded(problem.dim_v) > 128) {
     shape.keys = 64;
-  } else if (widest > 128) {
-    shape.keys = 96;
   }
   HopperShape smaller = shape;
   smaller.warps = 8;
@@ -143,8 +146,14 @@ bool has_narrow_heads(const AttentionProblem& problem) {
   return std::max(problem.dim_qk, problem.dim_v) <= kNarrowHead;
 }
 
-double persistent_time_part(const compiler::CompiledProblem& problem, const MaskWork& mask) {
-  const AttentionProblem& p = problem.problem;
+double persistent_time_part(const Work& work, const MaskWork& mask) {
+  const AttentionProblem& p = work.problem.problem;
+  if (work.direction == Direction::kBackward) {
+    const double tiles_of_column = mask.run * static_cast<double>(p.seq_q) / hopper_fused_shape(p).queries;
+    const bool short_columns =
+        tiles_of_column <= kShortRow && !mask_knowledge(work.problem, work.direction).has_states();
+    return has_narrow_heads(p) && short_columns ? kOfShortColumns : kOfOtherColumns;
+  }
   const int keys = hopper_shapes(p, Direction::kForward).front().keys;
   const double tiles_of_row = mask.run * static_cast<double>(p.seq_kv) / keys;
   const bool narrow = has_narrow_heads(p);
@@ -190,6 +199,8 @@ std::optional<std::uint32_t> loaded_bias(const AttentionProblem& problem, Direct
 HopperShape copying_hopper_shape(const AttentionProblem& problem, std::uint32_t operand) {
   auto [shape, smaller] = forward_shapes(problem);
   if (is_long(problem.program, operand)) shape = smaller;
+  // Shared memory has no room for more keys beside the bias.
+  if (padded(problem.dim_qk) > 128 && shape.keys == kMostKeys) shape.keys = kKeysBesideBias;
   shape.loaded_bias = operand;
   return shape;
 }
