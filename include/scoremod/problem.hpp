@@ -110,7 +110,9 @@ struct Sequences {
   /// is an i32 [batch + 1] operand of the call. seq_q is then the longest length that a sequence may have, and programs
   /// see the position in the sequence. tokens_kv does so for k, v and their gradients, with 'offsets_kv' and seq_kv. On
   /// the host, calls check that offsets begin at 0, never decrease and end at the tokens, and that no sequence exceeds
-  /// seq_q or seq_kv.
+  /// seq_q or seq_kv. On a CUDA device nobody checks, and calls write the rows of tokens of no sequence, too: they may
+  /// stand before the first offset and from the last one on. Their o and gradients are 0, their LSE and largest score
+  /// -inf. So are those of a sequence's tokens beyond seq_q or seq_kv.
   std::optional<std::int64_t> tokens_q, tokens_kv;
   /// Forward only, and with lengths of keys. The page tables are operands 'page_table_k' and 'page_table_v', i32
   /// [batch, blocks_per_sequence], and may be one tensor. Entries at or after a sequence's length are not read. On the

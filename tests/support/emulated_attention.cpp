@@ -118,4 +118,38 @@ std::vector<std::uint64_t> emulated_forward_bits(const checking::CheckCase& test
   return bits;
 }
 
+EmulatedOutputs emulated_outputs(const checking::CheckCase& test, const ProblemInputs& inputs, const ShapeOf& shape_of,
+                                 const EmulatedFaults& faults) {
+  const compiler::CompiledProblem compiled = compiler::compile(test.problem);
+  checking::CheckMemory memory(test.problem, inputs, 0);
+  const auto run = [&](Direction direction, const auto& args) {
+    const EmulatedKernels kernels(compiled, direction, shape_of(compiled.problem, direction),
+                                  direction == Direction::kForward ? faults.forward : faults.backward, faults.of_both);
+    const backend::OwnedMemory workspace(backend::host_memory(), kernels.kernels().workspace_bytes());
+    std::fill_n(workspace.data(), workspace.bytes(), kLeftByAnother);
+    const auto call = runtime::check_call(compiled.problem, args, {workspace.data(), workspace.bytes()},
+                                          workspace.bytes(), UnreadMemory());
+    kernels.run(kernels.kernels().arguments(call.tensors, call.parameters, workspace.data()), 1);
+  };
+  EmulatedOutputs outputs;
+  const auto keep = [&](checking::GuardedBuffer& buffer, std::vector<double>& values) {
+    values = buffer.values();
+    if (auto damage = buffer.damage()) outputs.damage = std::move(damage);
+  };
+  for (checking::GuardedBuffer* output : {&memory.o, &memory.lse}) output->expect_output();
+  if (memory.max_logit) memory.max_logit->expect_output();
+  run(Direction::kForward, memory.forward_args(test.call));
+  keep(memory.o, outputs.o);
+  keep(memory.lse, outputs.lse);
+  if (memory.max_logit) keep(*memory.max_logit, outputs.max_logit);
+  if (!compiled.backward) return outputs;
+  for (checking::GuardedBuffer* input : {&memory.o, &memory.lse}) input->hold_as_is();
+  for (checking::GuardedBuffer* output : {&memory.dq, &memory.dk, &memory.dv}) output->expect_output();
+  run(Direction::kBackward, memory.backward_args(test.call));
+  keep(memory.dq, outputs.dq);
+  keep(memory.dk, outputs.dk);
+  keep(memory.dv, outputs.dv);
+  return outputs;
+}
+
 }  // namespace scoremod::test

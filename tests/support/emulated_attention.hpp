@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "scoremod/check.hpp"
@@ -34,5 +36,15 @@ std::vector<std::uint64_t> emulated_forward_bits(const checking::CheckCase& test
                                                  const std::vector<ProblemInputs>& inputs,
                                                  const backend::kernels::AnyShape& shape, unsigned seed, int times = 1,
                                                  const EmulatedLaunches::Fault& fault = {});
+
+/// Outputs in dense order, and a description of a write where there is no element, if there was one.
+struct EmulatedOutputs {
+  std::vector<double> o, lse, max_logit, dq, dk, dv;  ///< empty where the problem has none
+  std::optional<std::string> damage;
+};
+
+/// Runs the directions of a problem. All outputs were NaN before. Operands may hold values that calls on a host refuse.
+EmulatedOutputs emulated_outputs(const checking::CheckCase& test, const ProblemInputs& inputs, const ShapeOf& shape_of,
+                                 const EmulatedFaults& faults = {});
 
 }  // namespace scoremod::test

@@ -49,7 +49,7 @@ static void (*begin_block)(size_t shared_bytes);
 static bool (*go_on)(bool all_wait, unsigned random);
 static void (*end_block)();
 static jmp_buf scheduler;
-static unsigned current, block;
+static unsigned current, block, block_count;
 static int events;  // that let threads go on
 
 static std::vector<unsigned char> shared;
@@ -138,6 +138,7 @@ void run(Body all, long long blocks, int count, size_t shared_bytes, unsigned se
   warps.resize(count / 32);
   teams.resize(count / 32);
   constexpr size_t kGuard = 4096;
+  block_count = (unsigned)blocks;
   std::vector<unsigned> turns(blocks);
   for (size_t i = 0; i < turns.size(); ++i) turns[i] = (unsigned)i;
   std::shuffle(turns.begin(), turns.end(), random);
@@ -191,6 +192,7 @@ inline float value_of(Half bits, bool bf16) { return bf16 ? load_bf16(&bits, 0) 
 
 #define threadIdx (emulated::Dim{emulated::current})
 #define blockIdx (emulated::Dim{emulated::block})
+#define gridDim (emulated::Dim{emulated::block_count})
 #define SCOREMOD_KERNEL(threads, blocks) static void
 #define SCOREMOD_MEMBER inline
 #define SCOREMOD_OUT_OF_LINE static

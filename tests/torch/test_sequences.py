@@ -3,10 +3,12 @@
 import dense_reference as dense
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import scoremod
-from scoremod.torch import api, eager_calls, explain, flex_attention, parts, repeated_calls
-from scoremod.torch.call import call_of
+from scoremod.torch import api, attention_ops, eager_calls, explain, flex_attention, parts, repeated_calls
+from scoremod.torch.call import RAGGED, Call, call_of
 
 HEADS, HEADS_KV, DIM, TOKENS, KEY_TOKENS = 4, 2, 16, 40, 48
 GAPS = ([2, 10, 10, 31, 36], [1, 9, 20, 40, 44])  # tokens before and after
@@ -462,3 +464,29 @@ def test_a_sink_beside_tokens_that_no_sequence_has(random):
     score_mod = lambda s, b, h, i, j: s + bias[b, j]  # noqa: E731
     longer = flex_attention(x, x, x, score_mod, q_offsets=offsets, max_length=3)
     torch.testing.assert_close(longer[2:8], flex_attention(x[2:8], x[2:8], x[2:8], score_mod, q_offsets=offsets - 2))
+
+
+class Fills(TorchDispatchMode):
+    """Counts the operations that fill memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+        self.count += operation.__name__.split(".")[0] in ("fill_", "full", "zero_", "zeros", "zeros_like")
+        return operation(*arguments, **(options or {}))
+
+
+@pytest.mark.parametrize(("device", "filled"), [("cpu", 6), ("cuda", 0)])
+def test_outputs_are_filled_beforehand_on_the_host_alone(device, filled):
+    """On a GPU the kernels write the rows of tokens that no sequence has."""
+    call = Call(None, place=RAGGED)
+    with FakeTensorMode(), Fills() as fills:
+        q = torch.empty(TOKENS, HEADS, DIM, device=device)
+        attention_ops.output_of(call, q, q)
+        for shape in (q.shape[:-1], q.shape[:-1]):
+            attention_ops.rows_of(call, q, shape)
+        for tensor in (q, q, q):
+            attention_ops.gradient_of(call, tensor)
+    assert fills.count == filled

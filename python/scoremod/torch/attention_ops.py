@@ -17,6 +17,7 @@ from scoremod import lse_gradient
 from scoremod.errors import UnsupportedError
 from scoremod.torch import execution
 from scoremod.torch.call import FLOAT8, call_of, with_given_deltas
+from scoremod.torch.covered_tokens import leaves_tokens
 from scoremod.torch.execution import gradient_dtype
 from scoremod.torch.fold_batch import fold_backward, fold_forward
 from scoremod.torch.looks import dense, look_of
@@ -52,20 +53,20 @@ def output_of(call, q, v):
 
 
 def cleared_output(call, o):
-    """The memory of an output. What no sequence has is 0."""
-    return o.zero_() if call.is_ragged else o
+    """The memory of an output. What no sequence has is 0 after the call."""
+    return o.zero_() if leaves_tokens(call, o) else o
 
 
 def rows_of(call, q, shape):
-    """A new LSE, or largest scores. What no sequence has is -inf."""
+    """A new LSE, or largest scores. What no sequence has is -inf after the call."""
     rows = torch.empty(shape, dtype=torch.float32, device=q.device)
-    return rows.fill_(-torch.inf) if call.is_ragged else rows
+    return rows.fill_(-torch.inf) if leaves_tokens(call, q) else rows
 
 
 def gradient_of(call, tensor):
-    """A new gradient of query, key or value. What no sequence has is 0."""
+    """A new gradient of query, key or value. What no sequence has is 0 after the call."""
     gradient = empty_like(tensor, gradient_dtype(tensor))
-    return gradient.zero_() if call.is_ragged else gradient
+    return gradient.zero_() if leaves_tokens(call, tensor) else gradient
 
 
 def _taken_operands(operands, wanted, call):

@@ -1,7 +1,12 @@
 """Tokens that no sequence has, in host memory: there a problem's offsets begin at 0 and end at the tokens, so the call is made of the others alone.
 
-On a device nobody reads offsets before the call, and kernels touch no tokens outside of sequences. What is written is filled beforehand in both cases.
+What it writes is filled beforehand. On a device nobody reads offsets before the call, and kernels themselves fill the rows of tokens outside of sequences.
 """
+
+
+def leaves_tokens(call, tensor):
+    """Whether a call may leave some rows of this output, or of one on its device, as they were."""
+    return call.is_ragged and tensor.is_cpu
 
 
 def covered_tokens(call, q, k, operands):

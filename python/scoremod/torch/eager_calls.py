@@ -18,6 +18,7 @@ from scoremod.torch.attention_ops import amax_of, cleared_output, differentiate,
 from scoremod.torch.call import DTYPE_NAMES, FLOAT8, at_offsets, call_of
 from scoremod.torch.captures import operand_tensor
 from scoremod.torch.checked_integers import ANY
+from scoremod.torch.covered_tokens import leaves_tokens
 from scoremod.torch.execution import compiled_problem
 from scoremod.torch.kept_traces import rebased
 from scoremod.torch.looks import dense, hold_numbers, look_of
@@ -114,7 +115,8 @@ class EagerCall:
         self.compiled = compiled_problem(q, k, v, o, given, text, wanted, backward, self.has_lse)
         self.may_be_like_query = q.shape[-1] == v.shape[-1] and self.call.output_dtype(q) == q.dtype
         self._at = AtSizes(self.compiled.forward, q.shape[:-1], alike)
-        self._new_output = torch.zeros_like if self.call.is_ragged else torch.empty_like  # as cleared_output()
+        self._clears = leaves_tokens(self.call, q)
+        self._new_output = torch.zeros_like if self._clears else torch.empty_like  # as cleared_output()
         if backward:
             tensors, operands = self.compiled.backward.of_all.tensors, self.compiled.backward.of_all.operands
             self._look_of_dropout = dense((2,), torch.int64, torch.device("cpu")) if self.call.dropout else None
@@ -204,7 +206,7 @@ class EagerCall:
 
     def _new(self, look):
         gradient = look.empty()
-        return gradient.zero_() if self.call.is_ragged else gradient
+        return gradient.zero_() if self._clears else gradient
 
 
 def _is_read_as_it_is(operand, captured, wanted):

@@ -126,6 +126,31 @@ def test_it_is_no_worse_than_torchs_own_compiled(name, random):
     assert (found - truth).abs().max() <= 2 * (peer - truth).abs().max() + band
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_tokens_of_no_sequence_are_0(dtype, random):
+    """In memory that held NaN before: on a GPU kernels write the rows of tokens before the first offset and from the last one on."""
+    q, k, v = (torch.randn(S, heads, D, generator=random).to("cuda", dtype) for heads in (H, 2, 2))
+    first, end = 11, S - 37
+    offsets = torch.tensor([first, 60, 60, end], dtype=torch.int32, device="cuda")
+
+    def results(q, k, v, offsets):
+        q, k, v = leaves = [each.detach().requires_grad_() for each in (q, k, v)]
+        nan = torch.full((64, S, H, D), torch.nan, device="cuda")
+        del nan  # the allocator gives its memory again
+        o, lse = fused(q, k, v, None, causal, q_offsets=offsets, max_length=S, deterministic=True)
+        return [o, lse, *torch.autograd.grad(o.float().square().sum(), leaves)]
+
+    found = results(q, k, v, offsets)
+    inside = results(*(each[first:end] for each in (q, k, v)), offsets - first)
+    for whole, part, outside in zip(found, inside, (0, -torch.inf, 0, 0, 0), strict=True):
+        torch.testing.assert_close(whole[first:end], part)
+        assert (whole[:first] == outside).all() and (whole[end:] == outside).all()
+    out = torch.full_like(found[0], torch.nan).detach()
+    with torch.no_grad():
+        flex_attention(q, k, v, None, mask_mod=causal, enable_gqa=True, q_offsets=offsets, max_length=S, out=out)
+    assert torch.equal(out, found[0])
+
+
 def test_a_captured_tensor_on_the_cpu_is_refused(random):
     q, k, v = tensors(random)
     slopes = torch.ones(H)

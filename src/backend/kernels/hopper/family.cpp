@@ -88,21 +88,6 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
  public:
   using ShapedVariant::ShapedVariant;
 
-  CallLayout layout(const Work& work) const override {
-    CallLayout layout = tiled_layout(work, shape());
-    layout.loaded_bias = shape().loaded_bias;
-    if (shape().heads_together > 0) layout.heads_together = shape().heads_together;
-    if (shape().ordered) add_tile_order(layout, work, shape().fused ? layout.key_tiles : layout.query_tiles);
-    if (work.direction == Direction::kForward)
-      add_forward(layout, work);
-    else if (shape().fused)
-      add_fused(layout, work);
-    else
-      add_backward(layout, work);
-    add_gains(layout, work, shape(), shape().fused);
-    return layout;
-  }
-
   Prediction time(const Work& work, const DeviceRates& rates) const override {
     const bool forward = work.direction == Direction::kForward;
     const TiledTimes& direct = forward ? kForwardTimes : shape().fused ? kHopperFusedTimes : kBackwardTimes;
@@ -143,6 +128,21 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
   }
 
  protected:
+  CallLayout family_layout(const Work& work) const override {
+    CallLayout layout = tiled_layout(work, shape());
+    layout.loaded_bias = shape().loaded_bias;
+    if (shape().heads_together > 0) layout.heads_together = shape().heads_together;
+    if (shape().ordered) add_tile_order(layout, work, shape().fused ? layout.key_tiles : layout.query_tiles);
+    if (work.direction == Direction::kForward)
+      add_forward(layout, work);
+    else if (shape().fused)
+      add_fused(layout, work);
+    else
+      add_backward(layout, work);
+    add_gains(layout, work, shape(), shape().fused);
+    return layout;
+  }
+
   KernelFiles files(Direction direction) const override {
     if (direction == Direction::kForward) {
       const ModuleFile persistent{"backend/kernels/hopper/persistent_forward.cuh"},

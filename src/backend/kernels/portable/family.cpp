@@ -81,7 +81,15 @@ class PortableVariant final : public ShapedVariant<PortableShape> {
   PortableVariant(const PortableShape& shape, bool last, std::shared_ptr<const SharedMaskWork> mask = nullptr)
       : ShapedVariant(shape, std::move(mask)), last_(last) {}
 
-  CallLayout layout(const Work& work) const override {
+  Prediction time(const Work& work, const DeviceRates& rates) const override {
+    const bool forward = work.direction == Direction::kForward;
+    return time_from(work, rates, forward ? kForwardTimes : kBackwardTimes, shape().row_tiles == 1);
+  }
+
+  bool may_spill() const override { return last_; }
+
+ protected:
+  CallLayout family_layout(const Work& work) const override {
     const AttentionProblem& p = work.problem.problem;
     CallLayout layout = tiled_layout(work, shape());
     const std::int64_t tiles = layout.query_work_tiles * p.heads_q;
@@ -105,14 +113,6 @@ class PortableVariant final : public ShapedVariant<PortableShape> {
     return layout;
   }
 
-  Prediction time(const Work& work, const DeviceRates& rates) const override {
-    const bool forward = work.direction == Direction::kForward;
-    return time_from(work, rates, forward ? kForwardTimes : kBackwardTimes, shape().row_tiles == 1);
-  }
-
-  bool may_spill() const override { return last_; }
-
- protected:
   KernelFiles files(Direction direction) const override {
     if (direction == Direction::kForward) return {{}, {{"backend/kernels/portable/forward.cuh"}}};
     constexpr const char* kBackward = "backend/kernels/portable/backward.cuh";

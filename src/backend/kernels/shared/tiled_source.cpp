@@ -127,6 +127,7 @@ void fill_settings(Holes& holes, const compiler::CompiledProblem& compiled, cons
   set_program(holes, compiled.problem, compiled.forward.program, mask);
   set_shape(holes, shape, traits);
   holes.set("dim_v", value_dims(shape, compiled.problem.dim_v));
+  holes.set("all_dim_v", compiled.problem.dim_v);
   set_targets(holes, operands);
   set_mask(holes, mask);
 }
@@ -321,6 +322,7 @@ KernelSource TiledVariant::source(const Work& work) const {
     if (!tables_of(work.problem, work.direction, pack_gqa, Gains::kBeside).nodes.empty())
       add({{kProgram, {"attention_differences"}}});
   }
+  if (written_tokens(work)) add({{"backend/kernels/shared/outside_rows.cuh"}});
   if (!work.targets.empty()) {
     OperandText(work.problem, work.targets).fill_totals(source.holes);
     add({{kTotalsFile}});

@@ -30,6 +30,10 @@ std::int64_t work_tiles(std::int64_t batch, std::int64_t tiles, std::optional<st
 bool packs_queries(const Work& work) {
   return work.problem.problem.tokens_q && packs_tiles(work.problem.problem, work.targets.empty());
 }
+/// CTAs that fill rows of tokens that no sequence has, a warp for each token: about two CTAs on each SM. Most calls
+/// have no such tokens, and then all CTAs end at once.
+constexpr std::int64_t kOutsideCtas = 264;
+
 /// The rows of queries of all heads, in whole work tiles.
 std::int64_t rows_of_work_tiles(const Work& work, const CallLayout& layout, const TileShape& shape) {
   return std::int64_t{layout.query_work_tiles} * shape.queries * work.problem.problem.heads_q;
@@ -158,6 +162,21 @@ std::int64_t tiles_of(std::int64_t size, std::int64_t tile) { return (size + til
 
 bool packs_tiles(const AttentionProblem& problem, bool has_no_targets) {
   return (problem.tokens_q || problem.tokens_kv) && has_no_targets;
+}
+
+std::optional<std::int64_t> written_tokens(const Work& work) {
+  const AttentionProblem& p = work.problem.problem;
+  return work.direction == Direction::kForward ? p.tokens_q : std::max(p.tokens_q, p.tokens_kv);
+}
+
+CallLayout TiledVariant::layout(const Work& work) const {
+  CallLayout layout = family_layout(work);
+  const std::optional<std::int64_t> tokens = written_tokens(work);
+  if (!tokens) return layout;
+  // It comes first, so that offsets which decrease, as nobody checks on a device, cost no sequence its rows.
+  const std::int64_t ctas = std::min(kOutsideCtas, tiles_of(*tokens, kSmallWarps));
+  layout.launches().insert(layout.launches().begin(), {"attention_clear_outside", ctas, kSmallThreads, 0});
+  return layout;
 }
 
 void add_tile_order(CallLayout& layout, const Work& work, std::int64_t rows) {

@@ -30,6 +30,10 @@ std::int64_t tiles_of(std::int64_t size, std::int64_t tile);
 /// operand gradients have a place for each tile of the longest length instead.
 bool packs_tiles(const AttentionProblem& problem, bool has_no_targets);
 
+/// How many tokens the varlen tensors have that a direction writes; none if it writes dense tensors alone. The kernel
+/// of shared/outside_rows.cuh fills the rows of tokens that no sequence has.
+std::optional<std::int64_t> written_tokens(const Work& work);
+
 /// The layout of a call before the family's own launches: a backward's row terms, the states of tiles and its
 /// relative-position tables. Kernels that sum operand gradients apart read no tables. add_gains() comes after the
 /// family's launches.
@@ -112,6 +116,8 @@ class TiledVariant : public Variant {
   /// The source has the program, the dtype, the head dims and the shape in it, and neither sizes nor strides. Problems
   /// that differ in these alone have the same source.
   KernelSource source(const Work& work) const override;
+  /// The family's, with the launch in front that fills rows of tokens that no sequence has.
+  CallLayout layout(const Work& work) const final;
   std::string label(const Work& work) const override;
   void write(CanonicalWriter& out) const override;
 
@@ -122,6 +128,7 @@ class TiledVariant : public Variant {
   explicit TiledVariant(std::shared_ptr<const SharedMaskWork> mask)
       : mask_(mask ? std::move(mask) : std::make_shared<const SharedMaskWork>()) {}
 
+  virtual CallLayout family_layout(const Work& work) const = 0;
   virtual KernelFiles files(Direction direction) const = 0;
   /// Fills the holes of the family's own files.
   virtual void fill(Holes&, const Work&) const {}

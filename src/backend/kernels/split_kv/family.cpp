@@ -110,7 +110,30 @@ class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
  public:
   using ShapedVariant::ShapedVariant;
 
-  CallLayout layout(const Work& work) const override {
+  Prediction time(const Work& work, const DeviceRates& rates) const override {
+    return split_kv_time(work.problem, shape(), mask_work(work), rates);
+  }
+
+  std::string label(const Work& work) const override {
+    return concat(TiledVariant::label(work), shape().persistent_ctas > 0 ? ", persistent" : "");
+  }
+  cuda::Instructions instructions() const override {
+    return shape().hopper ? cuda::Instructions::kOfArchitecture : cuda::Instructions::kCommon;
+  }
+  bool is_same(const Variant& other) const override {
+    const auto* decode = dynamic_cast<const SplitKvVariant*>(&other);
+    if (decode == nullptr || (decode->shape().splits > 1) != (shape().splits > 1)) return false;
+    // How many splits is an argument of the kernels.
+    SplitKvShape same = decode->shape();
+    same.splits = shape().splits;
+    return same == shape();
+  }
+  std::shared_ptr<const Variant> at_sizes_of(const Work& work, const DeviceProperties& device) const override {
+    return split_kv_variant(split_kv_at_sizes(shape(), work.problem.problem, device.multiprocessors));
+  }
+
+ protected:
+  CallLayout family_layout(const Work& work) const override {
     const AttentionProblem& p = work.problem.problem;
     const bool hopper = shape().hopper, persistent = shape().persistent_ctas > 0;
     CallLayout layout;
@@ -136,29 +159,6 @@ class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
     return layout;
   }
 
-  Prediction time(const Work& work, const DeviceRates& rates) const override {
-    return split_kv_time(work.problem, shape(), mask_work(work), rates);
-  }
-
-  std::string label(const Work& work) const override {
-    return concat(TiledVariant::label(work), shape().persistent_ctas > 0 ? ", persistent" : "");
-  }
-  cuda::Instructions instructions() const override {
-    return shape().hopper ? cuda::Instructions::kOfArchitecture : cuda::Instructions::kCommon;
-  }
-  bool is_same(const Variant& other) const override {
-    const auto* decode = dynamic_cast<const SplitKvVariant*>(&other);
-    if (decode == nullptr || (decode->shape().splits > 1) != (shape().splits > 1)) return false;
-    // How many splits is an argument of the kernels.
-    SplitKvShape same = decode->shape();
-    same.splits = shape().splits;
-    return same == shape();
-  }
-  std::shared_ptr<const Variant> at_sizes_of(const Work& work, const DeviceProperties& device) const override {
-    return split_kv_variant(split_kv_at_sizes(shape(), work.problem.problem, device.multiprocessors));
-  }
-
- protected:
   void fill(Holes& holes, const Work& work) const override {
     if (shape().hopper) fill_hopper(holes, work.problem.problem, work.direction, HopperShape{shape()});
   }
