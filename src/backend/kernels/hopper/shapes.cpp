@@ -28,9 +28,9 @@ constexpr double kShortRow = 12, kOfShortRows = 0.94, kOfLongRows = 1.02;
 /// (bench/NOTES.md): documents 0.62 and 0.68, windows 0.91, and 1.07 to 1.13 of long rows.
 constexpr std::int64_t kNarrowHead = 64;
 constexpr double kOfShortNarrowRows = 0.75, kOfLongNarrowRows = 1.1;
-/// Of a backward's columns of tiles. Measured on an H100, bench/NOTES.md: a window 0.94 at head dim 64, of documents
-/// 0.95 to 1.10; full and wider heads 1.02 to 1.18.
-constexpr double kOfShortColumns = 0.95, kOfOtherColumns = 1.07;
+/// Of a backward's columns of tiles. Measured on an H100, bench/NOTES.md: at head dim 64 a window and documents 0.94
+/// and 0.95, causal 0.96 to 1.01, causal documents 1.08; full, and with wider heads, 1.00 to 1.07.
+constexpr double kOfShortColumns = 0.96, kOfOtherColumns = 1.05;
 constexpr int kWarpsOfTwoGroups = 8, kQueriesOfTwoGroups = 128;
 /// Measured on an H200, bench/NOTES.md: with 64 global queries and keys beside a window, and heads that take turns
 /// so; other masks took 1 to 1.01.
@@ -150,9 +150,9 @@ double persistent_time_part(const Work& work, const MaskWork& mask) {
   const AttentionProblem& p = work.problem.problem;
   if (work.direction == Direction::kBackward) {
     const double tiles_of_column = mask.run * static_cast<double>(p.seq_q) / hopper_fused_shape(p).queries;
-    const bool short_columns =
-        tiles_of_column <= kShortRow && !mask_knowledge(work.problem, work.direction).has_states();
-    return has_narrow_heads(p) && short_columns ? kOfShortColumns : kOfOtherColumns;
+    const bool listed = mask_knowledge(work.problem, work.direction).has_states();
+    const bool gains = tiles_of_column <= kShortRow && !(listed && mask.uneven);
+    return has_narrow_heads(p) && gains ? kOfShortColumns : kOfOtherColumns;
   }
   const int keys = hopper_shapes(p, Direction::kForward).front().keys;
   const double tiles_of_row = mask.run * static_cast<double>(p.seq_kv) / keys;
