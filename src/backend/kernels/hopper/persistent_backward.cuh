@@ -8,9 +8,8 @@
 static_assert(!kPersistent || (kPart == kStep && !kLoadsBias && kTargets == 0 && !kHeadsTakeTurns),
               "other backwards have a CTA for each tile of keys");
 // dk and dv go to memory through the tiles of gradients, since the next keys are loaded to those of k and v.
-static_assert(!kPersistent ||
-                  kKeysStorage.gradient_tiles * kKeysStorage.gradient_tile.bytes >=
-                      (kDimQk > kDimV ? kKeysStorage.k_tile.bytes : kKeysStorage.v_tile.bytes),
+static_assert(!kPersistent || kKeysStorage.gradient_tiles * kKeysStorage.gradient_tile.bytes >=
+                                  (kDimQk > kDimV ? kKeysStorage.k_tile.bytes : kKeysStorage.v_tile.bytes),
               "the accumulators of a tile fit");
 
 // Loads a work tile: its first queries as soon as the ring has room, its keys as soon as the last tile's are free.

@@ -81,8 +81,8 @@ struct HopperQueriesStorage {
   size_t bytes = kSwizzleAlignment + diagonals + (has_diagonals ? sums.bytes : 0);
 };
 
-// The kernels of dk and dv, and the fused one of dq too. A consumer warpgroup has 64 keys. The persistent kernel has the
-// work tile that the consumers are at, the next one, and the number that the producers took.
+// The kernels of dk and dv, and the fused one of dq too. A consumer warpgroup has 64 keys. The persistent kernel has
+// the work tile that the consumers are at, the next one, and the number that the producers took.
 struct HopperKeysStorage {
   int dim_qk, dim_v, keys, step, stages;
   bool fused, loads_bias, has_diagonals, persistent;

@@ -48,9 +48,9 @@ struct alignas(16) AttentionArguments {
   int heads_together;                    ///< heads whose tiles CTAs take in turns, see place_of() in shared/tiles.cuh
   int splits;                            ///< split-KV: CTAs that share the keys of a head
   unsigned long long number;             ///< a call id unique across processes (48 bits), which tags `shares`
-  int blocks;             ///< kPersistent: CTAs that share all work tiles; kHeadsTakeTurns: CTAs at once
-  int* taken;             ///< kPersistent: how many tiles they have taken, beside their first ones
-  const int* lengths_kv;  ///< where kPaged, of each batch
+  int blocks;                            ///< kPersistent: CTAs that share all work tiles; kHeadsTakeTurns: CTAs at once
+  int* taken;                            ///< kPersistent: how many tiles they have taken, beside their first ones
+  const int* lengths_kv;                 ///< where kPaged, of each batch
   long long length_step;
   int offset_b, offset_h, offset_q, offset_kv;
   int lowest, highest;  ///< a band keeps lowest <= kv - q <= highest, in local indices

@@ -233,6 +233,26 @@ TEST(HopperKernelFaults, OfWideHeadsAreSeen) {
   EXPECT_FALSE(fault("group_number() * kHalfBlock * 2", "0").passed()) << "the other group's columns";
 }
 
+TEST(HopperKernelFaults, OfCtasThatTakeTilesOfKeysAreSeen) {
+  const checking::CheckCase causal = many_tiles("causal");
+  const auto fault = [&](const char* text, const char* instead) {
+    return check_of(causal, {}, {text, instead}, persistent_shape);
+  };
+  EXPECT_FALSE(fault("if (kPersistent && blockIdx.x == 0", "if (false && blockIdx.x == 0").passed())
+      << "another call's count";
+  EXPECT_FALSE(fault("full = steps.walk.full;", "full = steps.walk.some;").passed()) << "tiles that are not full";
+}
+
+TEST(HopperKernelFaultsDeathTest, OfCtasThatTakeTilesOfKeysAreSeen) {
+  const checking::CheckCase plain = many_tiles("plain");
+  const auto fault = [&](const char* text, const char* instead) {
+    check_of(plain, {}, {text, instead}, persistent_shape);
+  };
+  EXPECT_DEATH(fault("consumer_release(tiles.own_empty);", ""), "threads wait for each other forever");
+  EXPECT_DEATH(fault("consumer_release(tiles.empty + ring.stage);\n      ring.advance();", "ring.advance();"),
+               "threads wait for each other forever");
+}
+
 TEST(HopperKernelFaults, OfPackedTilesAreSeen) {
   const checking::CheckCase test = case_of("ragged, many sequences");
   const auto packed = [&](const char* text, const char* instead) {

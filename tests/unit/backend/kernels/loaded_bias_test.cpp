@@ -123,7 +123,7 @@ TEST(LoadedBiasBackwardOf, IsRightWhereThreadsCopyIt) {
 TEST(LoadedBiasBackwardOf, IsRightWhereThreadsCopyEverything) {
   const test::EmulatedFaults by_threads{
       .forward = {"(!kLoadsBias || call.copied.aligned)", "false"},
-      .backward = {"const bool boxes = call.q.aligned", "const bool boxes = false && call.q.aligned"},
+      .backward = {"return call.q.aligned && call.k.aligned && call.v", "return false && call.v"},
       .of_both = {"if (tensor.aligned) {", "if (false) {"}};
   test::expect_right(backward_check_of(backward_cases()[1], by_threads));
 }

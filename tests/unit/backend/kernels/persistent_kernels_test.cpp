@@ -182,7 +182,7 @@ TEST(PersistentKernels, HaveRoomForTwoTilesOfQueriesWhereTheseFit) {
   };
   EXPECT_EQ(stages(64, 64, 132), 2);
   EXPECT_EQ(stages(128, 128, 132), 2);
-  EXPECT_EQ(stages(192, 128, 132), 2);
+  EXPECT_EQ(stages(192, 128, 132), 1);
   EXPECT_EQ(stages(256, 256, 132), 1);
   EXPECT_EQ(stages(128, 128, 0), 1);
 }
