@@ -51,7 +51,7 @@ constexpr std::int64_t kProducersSpill = 160;
 /// What hopper_persistent_backward keeps in memory it uses once for a work tile, and not in each step.
 constexpr std::int64_t kItemsSpill = 256;
 constexpr TiledTimes kForwardTimes{0.765, 0.075, 0.29, 1.03, 0.96, 0.006, 1},
-    kBackwardTimes{2.5, 0.22, 0.26, 2.5, 1, 0.016, 2};
+    kBackwardTimes{2.5, 0.25, 0.26, 2.5, 1, 0.016, 2};
 /// The widest heads of hopper_persistent_backward: wider ones lose more in each step than short columns gain.
 constexpr std::int64_t kWidestPersistent = 64;
 /// Gradients are the same bits from call to call unless that takes so much longer.
