@@ -171,8 +171,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, OutsideRows,
                                            OutsideCase{"portable, pages", portable_shape, pages},
                                            OutsideCase{"hopper", hopper_shape, {}},
                                            OutsideCase{"hopper, persistent and fused", fused_shape, {}}),
-                         [](const auto& info) {
-                           std::string name = info.param.name;
+                         [](const auto& named) {
+                           std::string name = named.param.name;
                            std::ranges::replace_if(
                                name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
                            return name;
