@@ -54,8 +54,8 @@ typedef struct scoremod_buffer {
 
 /* A tensor that the program reads, by the name under which the program declares it. Lengths, offsets and page tables
  * that are out of range are refused in host memory. In device memory offsets and lengths are clamped, and keys of an
- * invalid page are masked. Offsets there may leave tokens to no sequence, before the first one or behind the last one:
- * their rows of o and of gradients become 0, and those of the LSE -inf. */
+ * invalid page are masked. Offsets there may leave tokens to no sequence, before the first one or behind the last one.
+ * Their rows of o and of gradients become 0, and those of the LSE -inf. */
 typedef struct scoremod_operand {
   const char* name;
   scoremod_const_buffer buffer;

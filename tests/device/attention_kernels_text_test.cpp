@@ -414,7 +414,7 @@ TEST_F(AttentionKernelsText, OfHopperFusedFitsAndRunsProductsBesideOtherWork) {
   }
 }
 
-/// The same as a persistent kernel, with the head dims that have one.
+/// A persistent fused backward, with the head dims that have one.
 TEST_F(AttentionKernelsText, OfPersistentBackwardsFitAndRunProductsBesideOtherWork) {
   for (const char* const entry : {"causal", "sliding_window"}) {
     SCOPED_TRACE(entry);

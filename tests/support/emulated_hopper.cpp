@@ -154,8 +154,8 @@ inline float across(unsigned view, int number, int k) {
 inline void multiply(unsigned warp, Step* const (&lanes)[32]) {
   const Step& first = *lanes[0];
   static float left[16][16];
-  static std::vector<float> right;
-  right.resize((size_t)first.columns * 16);
+  // A static one would be one for all programs of a process (STB_GNU_UNIQUE), and go with the first of them.
+  std::vector<float> right((size_t)first.columns * 16);
   for (int lane = 0; lane < 32; ++lane) {
     const Step& step = *lanes[lane];
     if (step.b != first.b || step.columns != first.columns || step.a.view != first.a.view || step.adds != first.adds)

@@ -1,6 +1,6 @@
 """Tokens that no sequence has, in host memory: there a problem's offsets begin at 0 and end at the tokens, so the call is made of the others alone.
 
-What it writes is filled beforehand. On a device nobody reads offsets before the call, and kernels themselves fill the rows of tokens outside of sequences.
+The outputs of such a call are filled beforehand. On a device nobody reads offsets before the call, and kernels themselves fill the rows of tokens outside of sequences.
 """
 
 

@@ -170,7 +170,7 @@ struct KeyGroup {
     steps.begin(p.call, batch, head_kv, key_tile);
     return begin_steps(batch, key_tile);
   }
-  // The same after the beginning of `steps`.
+  // Whether there is a step of `steps`, which are at their beginning.
   SCOREMOD_MEMBER bool begin_steps(int batch, int key_tile) {
     b = batch;
     first_key = key_tile * kKeys + threadIdx.x / 32 * 16;

@@ -48,7 +48,8 @@ constexpr int kWarpThreads = 32;
 /// The producers of hopper_backward_wide have 24 registers, and keep 100 to 128 bytes in memory. They use them once for
 /// a step of 64 queries.
 constexpr std::int64_t kProducersSpill = 160;
-/// What hopper_persistent_backward keeps in memory it uses once for a work tile, and not in each step.
+/// At head dim 64 hopper_persistent_backward keeps up to 132 bytes in memory, and is faster all the same
+/// (bench/NOTES.md).
 constexpr std::int64_t kItemsSpill = 256;
 constexpr TiledTimes kForwardTimes{0.765, 0.075, 0.29, 1.03, 0.96, 0.006, 1},
     kBackwardTimes{2.5, 0.25, 0.26, 2.5, 1, 0.016, 2};

@@ -26,7 +26,7 @@ using Offsets = std::vector<std::int32_t>;
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 constexpr std::int64_t kTokensQ = 70, kTokensKv = 75;
-/// Of three sequences, of which one is empty, with tokens on both sides.
+/// Offsets of three sequences, of which one is empty, with tokens on both sides.
 const Offsets kQueries{7, 29, 29, 61}, kKeys{5, 40, 44, 72};
 /// The kernel finds no tokens outside of sequences.
 const test::EmulatedLaunches::Fault kClearsNothing{"  return {first, end, first + tensor.count - end};",
