@@ -28,8 +28,8 @@ constexpr double kShortRow = 12, kOfShortRows = 0.94, kOfLongRows = 1.02;
 /// (bench/NOTES.md): documents 0.62 and 0.68, windows 0.91, and 1.07 to 1.13 of long rows.
 constexpr std::int64_t kNarrowHead = 64;
 constexpr double kOfShortNarrowRows = 0.75, kOfLongNarrowRows = 1.1;
-/// Of a backward's columns of tiles, measured on an H100 (bench/NOTES.md). At head dim 64 a window and documents took
-/// 0.94 and 0.95, causal 0.96 to 1.01, causal documents 1.08. Full, and wider heads, took 1.00 to 1.07.
+/// A persistent backward by its columns of tiles, measured on an H100 (bench/NOTES.md). At head dim 64 a window and
+/// documents took 0.94 and 0.95, causal 0.96 to 1.01, causal documents 1.08. Full, and wider heads, took 1.00 to 1.07.
 constexpr double kOfShortColumns = 0.96, kOfOtherColumns = 1.05;
 constexpr int kWarpsOfTwoGroups = 8, kQueriesOfTwoGroups = 128;
 /// Measured on an H200, bench/NOTES.md: with 64 global queries and keys beside a window, and heads that take turns

@@ -21,7 +21,7 @@ struct GivenItem {
   QueryPlace item;
   unsigned some, full;
 };
-// The same for a backward's work tiles. Its key_tile is below 0 if no work is left.
+// A backward's work tile likewise. Its key_tile is below 0 if no work is left.
 struct GivenKeys {
   KeyPlace place;
   unsigned some, full;

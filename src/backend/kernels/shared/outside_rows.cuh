@@ -1,5 +1,5 @@
-// attention_clear_outside fills the rows of varlen outputs that no other kernel writes: those of tokens before the
-// first offset and from the last one on, and of a sequence's tokens beyond the longest length. Rows of o and of
+// attention_clear_outside fills the rows of varlen outputs that no other kernel writes. They are of tokens before the
+// first offset and from the last one on, and of tokens beyond a sequence's longest length. Rows of o and of
 // gradients become 0, and those of lse and max_logit -inf. It comes before kernels that write the others. So every row
 // is written, whatever offsets there are: nobody validates them in device memory.
 #pragma once

@@ -143,8 +143,8 @@ SCOREMOD_FUNCTION float delta_of_words(const RowWords& row) {
   }
   return sum;
 }
-// The same where elements are not loaded as words. Products take d_o as tiles hold it: where one key has all weight, a
-// delta of another d_o would be left over.
+// A lane's part of delta where elements are not loaded as words. Products take d_o as tiles hold it: where one key has
+// all weight, a delta of another d_o would be left over.
 SCOREMOD_FUNCTION float delta_of_elements(const AttentionArguments& call, const RowPlace& place) {
   const RowsOf<Output> o = rows_of<Output>(call.o, place.b, place.h), d_o = rows_of<Output>(call.d_o, place.b, place.h);
   float sum = 0.0f;
