@@ -93,7 +93,7 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
     const bool forward = work.direction == Direction::kForward;
     const TiledTimes& direct = forward ? kForwardTimes : shape().fused ? kHopperFusedTimes : kBackwardTimes;
     Prediction predicted = time_from(work, rates, direct, is_small(work));
-    if (shape().persistent_ctas > 0) predicted.milliseconds *= persistent_time_part(work, mask_work(work));
+    if (is_persistent()) predicted.milliseconds *= persistent_time_part(work, mask_work(work));
     if (forward && has_narrow_heads(work.problem.problem) && mask_work(work).uneven)
       predicted.milliseconds *= kNarrowUneven;
     if (shape().ordered) predicted.milliseconds *= ordered_time_part(mask_work(work));
@@ -114,7 +114,7 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
   std::string label(const Work& work) const override {
     const auto& operands = work.problem.problem.program.operands();
     const auto& bias = shape().loaded_bias;
-    return concat(TiledVariant::label(work), shape().persistent_ctas > 0 ? ", persistent" : "",
+    return concat(TiledVariant::label(work), is_persistent() ? ", persistent" : "",
                   shape().ordered ? ", the longest rows first" : "",
                   bias ? concat(", tiles of ", operands[*bias].name, " copied") : "",
                   shape().fused ? ", dq added up beside dk and dv" : "",
@@ -148,7 +148,7 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
     if (direction == Direction::kForward) {
       const ModuleFile persistent{"backend/kernels/hopper/persistent_forward.cuh"},
           forward{"backend/kernels/hopper/forward.cuh", {"hopper_forward"}};
-      return {{}, {shape().persistent_ctas > 0 ? persistent : forward}};
+      return {{}, {is_persistent() ? persistent : forward}};
     }
     constexpr const char *kRows = "backend/kernels/shared/row_terms.cuh",
                          *kKeys = "backend/kernels/hopper/backward_keys.cuh",
@@ -173,7 +173,7 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
 
  private:
   bool is_small(const Work& work) const {
-    if (shape().persistent_ctas > 0 || shape().fused || shape().ordered || shape().loaded_bias) return false;
+    if (is_persistent() || shape().fused || shape().ordered || shape().loaded_bias) return false;
     return shape() != hopper_shapes(work.problem.problem, work.direction).front();
   }
 
@@ -190,7 +190,7 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
     const AttentionProblem& p = work.problem.problem;
     KernelLaunch forward{"hopper_forward", layout.query_work_tiles * p.heads_q, shape().threads(),
                          hopper_forward_storage(shape(), p.dim_qk, p.dim_v).bytes, true};
-    if (shape().persistent_ctas > 0) {
+    if (is_persistent()) {
       const MaskKnowledge mask = mask_knowledge(work.problem, work.direction);
       layout.add_workspace(&device::AttentionArguments::taken, sizeof(int));
       // The kernel that finds states counts from 0 anew too.

@@ -25,7 +25,7 @@ namespace device {
 /// Kernels of WGMMA and TMA, for sm_90 alone.
 extern const KernelFamily kHopperFamily;
 /// The times of a backward that adds dq up beside dk and dv: five MMAs in place of seven hide more of the program.
-/// Those of head dims above 128 are of an H100 (bench/NOTES.md).
+/// The factor of head dims above 128 was measured on an H100 (bench/NOTES.md).
 inline constexpr TiledTimes kHopperFusedTimes{1.92, 0.245, 0.22, 1.4, 1, 0.016, 0.54};
 
 /// The order in which a step of a `fused` backward issues fence.proxy.async for the gradients in shared memory and adds

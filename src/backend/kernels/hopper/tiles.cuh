@@ -26,7 +26,7 @@ struct MappedArguments {
 constexpr int kGroup = 128;  // threads of a warpgroup
 constexpr int kGroups = kThreads / kGroup;
 // Registers of a thread: the consumers and one producer warpgroup share 64 Ki (setmaxnreg). A backward that has the
-// scores of half a step at once has most accumulators.
+// scores of half a step at once has most accumulators. A persistent one keeps its place in the work beside them.
 constexpr bool kMostRegisters = kFused && (kPart < kStep || kPersistent);
 constexpr int kProducerRegisters = kMostRegisters ? 24 : kGroups == 2 ? 40 : 32;
 constexpr int kConsumerRegisters = kMostRegisters ? 240 : kGroups == 2 ? 232 : 160;
