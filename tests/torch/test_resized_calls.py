@@ -130,6 +130,51 @@ def test_whatever_does_not_fit_goes_the_long_way(change, random, resized, nothin
         assert True not in resized
 
 
+@pytest.mark.parametrize("change", ["strides of the query", "queries", "batch", "operand with gaps", "one length for all", "dtype", "LSE"])
+def test_what_follows_from_earlier_looks_is_found_anew_for_others(change, random, resized, monkeypatch):
+    """Keys grow, and then something else changes, too: nothing of the sizes before is right for it."""
+    bias = torch.randn(H, 3, generator=random)
+
+    def call(keys, batch=2, queries=3, by_heads=False, gaps=False, count=None, dtype=torch.float32, return_lse=False):
+        q, k, v = (torch.randn(batch, n, size, D, generator=random).to(dtype) for n, size in ((H, queries), (H, keys), (H, keys)))
+        q = q.transpose(1, 2).contiguous().transpose(1, 2) if by_heads else q
+        read = bias.T.contiguous().T if gaps else bias
+        lengths = torch.full((count or batch,), keys - 1, dtype=torch.int32)
+        options = {"lengths": lengths, "score_mod": lambda score, b, h, i, j: score + read[h, i % 3], "return_lse": return_lse}
+        assert same(flex_attention(q, k, v, **options), anew(q, k, v, monkeypatch=monkeypatch, **options))
+
+    changes = {"strides of the query": {"by_heads": True}, "queries": {"queries": 5}, "batch": {"batch": 3}, "operand with gaps": {"gaps": True}}
+    changed = {**changes, "dtype": {"dtype": torch.float16}, "LSE": {"return_lse": True}}.get(change)
+    with torch.no_grad():
+        for keys in range(4, 8):
+            call(keys)
+        assert resized.count(True) == 3
+        if change == "one length for all":
+            with pytest.raises(ValueError, match="lengths"):
+                call(8, count=1)
+        else:
+            for keys in (8, 9):
+                call(keys, **changed)
+        call(10)
+    assert resized.count(True) >= 4
+
+
+def test_an_operand_that_stays_is_too_short_for_more_keys(random, resized):
+    """The operand's look is that of the sizes before, whose keys it had enough for."""
+    bias = torch.randn(9, generator=random)
+
+    def call(queries, keys):
+        q, k, v = (torch.randn(1, H, size, D, generator=random) for size in (queries, keys, keys))
+        return flex_attention(q, k, v, lambda score, b, h, i, j: score + bias[j])
+
+    with torch.no_grad():
+        for queries in (3, 4, 5):
+            call(queries, 9)
+        assert resized == [True, True]
+        with pytest.raises(ValueError, match="expected a size of 10 along dimension 0"):
+            call(5, 10)
+
+
 def test_new_sizes_have_the_trace_of_their_gradients(random, monkeypatch):
     """Functions may ask whether a tensor requires gradients, which decides nothing else while gradients are off."""
     slopes = torch.randn(H, generator=random)

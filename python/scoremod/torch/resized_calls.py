@@ -1,8 +1,12 @@
 """Eager calls at other sizes than an earlier one: their sizes are written as numbers into structs that stand ready, and all else is that call's.
 
 This holds of calls without a backward whose operands are the caller's tensors as they are. Whatever else there is, and whatever doesn't fit, goes the long
-way, which says what is wrong.
+way, which says what is wrong. In generation keys and values grow, and the other tensors look as before. What follows from those is kept beside their looks.
 """
+
+import itertools
+import math
+from typing import Any
 
 from scoremod.decode_masks import keeps_keys_up_to_the_query
 from scoremod.errors import Error
@@ -15,7 +19,24 @@ from scoremod.torch.eager_calls import AtSizes
 from scoremod.torch.looks import dense, span
 from scoremod.torch.strides import output_strides, taken
 
-_HEADS = AXES.index("h")
+
+class _OfQuery:
+    """All that follows from a query's look, which is (shape, strides).
+
+    nbytes: the query's, up to its last element. rows: the shape of an LSE. strides: those of the output. is_like_query: whether the output has the query's
+    shape and strides. results: (shape, strides) of each tensor that a call makes; nbytes_of_results: the bytes of each.
+    """
+
+    __slots__ = ("is_like_query", "look", "nbytes", "nbytes_of_results", "results", "rows", "strides")
+
+
+class _OfOperands:
+    """All that follows from the looks of the operands, and from the call's counts along the axes that they and the trace's questions follow.
+
+    numbers: the shape and strides of those that the library takes, in a row; nbytes: the bytes of each.
+    """
+
+    __slots__ = ("counts", "looks", "nbytes", "numbers")
 
 
 class Resizing:
@@ -37,6 +58,12 @@ class Resizing:
         self._axes = [None if axes is None else [AXES.index(axis) for axis in axes] for axes in of_program]
         self._count, self._bound = len(self._axes), call.call.bound()
         # The library takes the program's operands and the sink; what else is bound has the problem's sizes.
+        # The axes whose counts an _OfOperands follows from.
+        asked = [AXES.index(axis) for comparison, _ in self._guards for axis in axes_of(comparison)]
+        of_bound = [AXES.index("b")] if self._bound else []
+        self._followed = sorted({*asked, *of_bound, *itertools.chain.from_iterable(axes for axes in self._axes if axes is not None)})
+        self._of_query: Any = None  # of the last sizes, and so the next
+        self._of_operands: Any = None
         self._described = [*range(self._count), *([self._count + self._bound.index("sink")] if call.call.sink else [])]
 
     @staticmethod
@@ -56,39 +83,64 @@ class Resizing:
 
     def at(self, tensors, looks):
         """The AtSizes of tensors of the ranks and dtypes of the call's; None where the long way is to be gone. looks: (shape, strides) of each tensor."""
-        query, key, value = tensors[:3]
-        (shape_q, strides_q), (shape_k, strides_k), (shape_v, strides_v) = looks[:3]
-        counts, paged = self._counts(looks)
+        look_q, look_k, look_v = looks[:3]
+        counts, paged = self._counts(look_q[0], look_k[0], look_v[0], looks)
         if counts is None or paged is None:
             return None
-        operands = [looks[place] for place in self._places]
-        if operands and not self._hold(tensors, operands, counts):
+        # Each is read once: another thread may put the one of its own call there.
+        of_query, of_operands = self._of_query, self._of_operands
+        if of_query is None or of_query.look != look_q:
+            of_query = self._of_query = self._found_of_query(tensors[0], look_q)
+        operands, followed = [looks[place] for place in self._places], [counts[axis] for axis in self._followed]
+        if of_operands is None or of_operands.looks != operands or of_operands.counts != followed:
+            of_operands = self._of_operands = self._found_of_operands(tensors, operands, counts, followed)
+        if of_query is None or of_operands is None:
             return None
-        reach_q, reach_k, reach_v = [self._reach(each, look, itemsize) for each, look, itemsize in zip((query, key, value), looks, self._itemsizes)]
-        if reach_q is None or reach_k is None or reach_v is None:
+        _, itemsize_k, itemsize_v, *_ = self._itemsizes
+        reach_k = self._reach(tensors[1], look_k, itemsize_k)
+        reach_v = reach_k if look_v == look_k and itemsize_k == itemsize_v else self._reach(tensors[2], look_v, itemsize_v)
+        if reach_k is None or reach_v is None:
             return None
-        rows = shape_q[:-1]
-        of_output = strides_q if reach_q[1] and self._may_be_like_query else tuple(output_strides(query, self._dim_v))
-        is_like = self._may_be_like_query and of_output == strides_q
-        numbers = [*strides_q, *strides_k, *strides_v, *of_output]
-        for number in self._described:
-            shape, strides = operands[number]
-            numbers += shape
-            numbers += strides
         batch, heads, queries, keys = counts
+        numbers = [*look_q[1], *look_k[1], *look_v[1], *of_query.strides, *of_operands.numbers]
         try:
             handle, workspace_bytes = self._sizes.at((batch, heads, self._heads_kv, queries, keys, 0, 0, *paged), numbers)
         except Error:
             return None
-        owner, of_rows = Handle(handle), batch * heads * queries
-        sizes = [reach_q[0], reach_k[0], reach_v[0], of_rows * self._dim_v * self._itemsizes[3]]
-        shapes = [*looks[:3], (rows + (self._dim_v,), of_output), *operands]
+        sizes = [of_query.nbytes, reach_k[0], reach_v[0], *of_query.nbytes_of_results, *of_operands.nbytes, workspace_bytes]
+        shapes = [look_q, look_k, look_v, *of_query.results, *operands]
+        return AtSizes(self._forward.resized(Handle(handle), handle, shapes, sizes), of_query.rows, of_query.is_like_query)
+
+    def _found_of_query(self, query, look):
+        """The _OfQuery of a look; None where the query is not taken as it lies."""
+        shape, strides = look
+        reach = self._reach(query, look, self._itemsizes[0])
+        if reach is None:
+            return None
+        found = _OfQuery()
+        found.look, found.rows, (found.nbytes, is_dense) = look, shape[:-1], reach
+        found.strides = strides if is_dense and self._may_be_like_query else tuple(output_strides(query, self._dim_v))
+        found.is_like_query = self._may_be_like_query and found.strides == strides
+        found.results = [(found.rows + (self._dim_v,), found.strides)]
         if self._has_lse:
-            shapes.insert(4, dense(rows, None, None)[:2])
-            sizes.append(of_rows * self._itemsizes[4])
-        sizes += [tensors[place].nbytes for place in self._places]
-        sizes.append(workspace_bytes)
-        return AtSizes(self._forward.resized(owner, handle, shapes, sizes), rows, is_like)
+            found.results.append(dense(found.rows, None, None)[:2])
+        found.nbytes_of_results = [math.prod(shape) * itemsize for (shape, _), itemsize in zip(found.results, self._itemsizes[3:])]
+        return found
+
+    def _found_of_operands(self, tensors, looks, counts, followed):
+        """The _OfOperands of these looks and counts; None where the operands are not read as they are, or where the trace would be another."""
+        known = self._call.extents
+        extents = Extents(*[(0, count) for count in counts], are_limits=known.are_limits, is_part=known.is_part)
+        if not answer_alike(self._guards, extents) or not self._hold(tensors, looks, counts):
+            return None
+        found = _OfOperands()
+        found.looks, found.counts, found.numbers = looks, followed, []
+        for number in self._described:
+            shape, strides = looks[number]
+            found.numbers += shape
+            found.numbers += strides
+        found.nbytes = [tensors[place].nbytes for place in self._places]
+        return found
 
     @staticmethod
     def _reach(tensor, look, itemsize):
@@ -105,13 +157,13 @@ class Resizing:
             return ((batch - 1) * of_batch + (heads - 1) * of_head + (length - 1) * of_token + dim) * itemsize, False
         return (span(*look) * itemsize, False) if taken(tensor, is_only_read=True) is tensor else None
 
-    def _counts(self, looks):
+    def _counts(self, shape_q, shape_k, shape_v, looks):
         """((batch, heads, queries, keys), (blocks, blocks of a sequence)) of tensors of these looks.
 
-        None, None where they do not fit together, where they have other heads, or where the trace would be another.
+        None, None where they do not fit together, or where they have other heads.
         """
-        (batch, heads, queries, dim), (blocks, heads_kv, keys, dim_k), of_values = looks[0][0], looks[1][0], looks[2][0]
-        if (heads, heads_kv, dim, dim_k, *of_values) != (self._heads, self._heads_kv, self._dim, self._dim, blocks, heads_kv, keys, self._dim_v):
+        (batch, heads, queries, dim), (blocks, heads_kv, keys, dim_k) = shape_q, shape_k
+        if heads != self._heads or heads_kv != self._heads_kv or dim != self._dim or dim_k != dim or shape_v != (blocks, heads_kv, keys, self._dim_v):
             return None, None
         paged = 0, 0
         if self._is_paged:
@@ -123,12 +175,7 @@ class Resizing:
             return None, None
         if not batch * queries * keys * blocks or (self._is_causal and queries == 1 < keys):  # which is warned of
             return None, None
-        counts = batch, heads, queries, keys
-        if self._guards:
-            known = self._call.extents
-            if not answer_alike(self._guards, Extents(*[(0, count) for count in counts], are_limits=known.are_limits, is_part=known.is_part)):
-                return None, None
-        return counts, paged
+        return (batch, heads, queries, keys), paged
 
     def _hold(self, tensors, operands, counts):
         """Whether the operands are read as they are at these sizes."""
