@@ -113,3 +113,10 @@ def test_all_hits_are_shown(tree, capsys):
     _, run = tree
     assert run("--all") == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_files_are_refused(tree, capsys):
+    source, _ = tree
+    for arguments in ([str(source)], ["src", str(source)]):
+        assert words.main(arguments) == 2
+        assert "expected at most one folder" in capsys.readouterr().err

@@ -275,6 +275,9 @@ def main(arguments):
     options = {"--update", "--all"}
     folders = [argument for argument in arguments if argument not in options]
     root = Path(folders[0]).resolve() if folders else ROOT
+    if len(folders) > 1 or not root.is_dir():
+        print(f"words.py: expected at most one folder, that of a whole repository, found {' '.join(folders)}; leave it out to check this one", file=sys.stderr)
+        return 2
     path = root / BASELINE
     baseline = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     hits = hits_of(root)

@@ -57,13 +57,13 @@ class Resizing:
         # For each operand of the program the axes that its shape follows; None of one of any shape.
         self._axes = [None if axes is None else [AXES.index(axis) for axis in axes] for axes in of_program]
         self._count, self._bound = len(self._axes), call.call.bound()
-        # The library takes the program's operands and the sink; what else is bound has the problem's sizes.
         # The axes whose counts an _OfOperands follows from.
         asked = [AXES.index(axis) for comparison, _ in self._guards for axis in axes_of(comparison)]
         of_bound = [AXES.index("b")] if self._bound else []
         self._followed = sorted({*asked, *of_bound, *itertools.chain.from_iterable(axes for axes in self._axes if axes is not None)})
         self._of_query: Any = None  # of the last sizes, and so the next
         self._of_operands: Any = None
+        # The library takes the program's operands and the sink; what else is bound has the problem's sizes.
         self._described = [*range(self._count), *([self._count + self._bound.index("sink")] if call.call.sink else [])]
 
     @staticmethod
