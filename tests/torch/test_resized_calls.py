@@ -155,7 +155,8 @@ def test_what_follows_from_earlier_looks_is_found_anew_for_others(change, random
         else:
             for keys in (8, 9):
                 call(keys, **changed)
-        call(10)
+        for keys in (10, 11):
+            call(keys)
     assert resized.count(True) >= 4
 
 
@@ -173,6 +174,42 @@ def test_an_operand_that_stays_is_too_short_for_more_keys(random, resized):
         assert resized == [True, True]
         with pytest.raises(ValueError, match="expected a size of 10 along dimension 0"):
             call(5, 10)
+
+
+def asking(kind, random, keys, q, k):
+    """A score_mod whose trace follows from a size, or from strides, of what it reads."""
+    slopes, bias = torch.randn(H, generator=random), torch.randn(H, keys, generator=random)
+    table, line, pairs = (torch.randn(*shape, generator=random) for shape in ((2 * keys - 1,), (keys,), (keys, 2)))
+    narrow = torch.randn(H, keys, generator=random)[:, :3]
+    return {
+        "a key that is not read": lambda score, b, h, i, j: score * slopes[h] if k.shape[2] < 8 else score + slopes[h] * j,
+        "the operand": lambda score, b, h, i, j: score * bias[h, j] if bias.shape[1] < 8 else score + bias[h, j],
+        "length of another": lambda score, b, h, i, j: score * slopes[h] if len(line) < 8 else score + slopes[h] * j,
+        "an operand's part": lambda score, b, h, i, j: score * slopes[h] if pairs[:, b].shape[0] < 8 else score + slopes[h] * j,
+        "how many parts": lambda score, b, h, i, j: score * slopes[h] if len(line.unbind()) < 8 else score + slopes[h] * j,
+        "strides": lambda score, b, h, i, j: score * slopes[h] if narrow.stride(0) < 8 else score + slopes[h] * j,
+        "index from the end": lambda score, b, h, i, j: score + table[i - j],
+        "another tensor's elements": lambda score, b, h, i, j: score + slopes[h] * j * k.numel(),
+        "what int32 holds": lambda score, b, h, i, j: score + slopes[h] * 1e-9 * (j.long() + 2_147_483_640).float(),
+        "rank and dtype": lambda score, b, h, i, j: score * slopes[h] if line.dim() == 1 and q.dtype.is_floating_point and k.dtype == q.dtype else score,
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("a key that is not read", "the operand", "length of another", "an operand's part", "how many parts", "strides", "index from the end"),
+        *("another tensor's elements", "what int32 holds", "rank and dtype"),
+    ],
+)
+def test_new_sizes_have_the_trace_of_what_their_functions_ask(kind, random, resized, monkeypatch):
+    with torch.no_grad():
+        for keys in (4, 5, 6, 7, 8, 9, 7, 4):
+            q, k, v = (torch.randn(1, H, n, D, generator=random) for n in (3, keys, keys))
+            score_mod = asking(kind, random, keys, q, k)
+            assert same(flex_attention(q, k, v, score_mod), anew(q, k, v, score_mod, monkeypatch=monkeypatch))
+    # A tensor's rank and dtype are those of all calls, and int32 holds what fewer keys have.
+    assert (True in resized) == (kind in ("what int32 holds", "rank and dtype"))
 
 
 def test_new_sizes_have_the_trace_of_their_gradients(random, monkeypatch):

@@ -11,7 +11,7 @@ from scoremod.bounded_cache import BoundedCache
 from scoremod.program import Builder
 from scoremod.torch.asked_sizes import AskedExtents
 from scoremod.torch.function_keys import FLOAT, key_of
-from scoremod.torch.kept_traces import KeptTrace, keep_trace, known_trace, number_of, rebased, trace_key
+from scoremod.torch.kept_traces import KeptTrace, keep_trace, known_trace, number_of, rebased, sized_among, trace_key
 from scoremod.torch.open_numbers import NumbersOfTrace, OpenNumber, tensor_of_number
 from scoremod.torch.rebuilt_functions import Rebuilding, tells_kinds
 from scoremod.torch.trace import Tracer
@@ -128,7 +128,8 @@ def _traced(functions, key, found, tensors, extents, device):
         changes.fix(is_open)
         return None
     operands = tuple(NumberOperand(number.evaluate, {read: places[read] for read in number.reads}) for number, _ in made)
-    return KeptTrace(program, [(number, rebased(source, None)) for number, source in zip(at, sources)], guards=asked.guards(), numbers=operands)
+    unbound = [(number, rebased(source, None)) for number, source in zip(at, sources)]
+    return KeptTrace(program, unbound, guards=asked.guards(), numbers=operands, sized=sized_among(tensors, tracer))
 
 
 def _rebuild(functions, chosen):

@@ -33,10 +33,11 @@ class KeptTrace:
     why_not_kept: what the functions do that makes another trace at the next call; "" for a trace that is kept.
     guards: those of asked_sizes.AskedExtents.
     numbers: changing_numbers.NumberOperands, whose tensors come after the captured ones.
+    sized: the numbers of the captured tensors whose sizes or strides the program may follow from (trace.Tracer).
     """
 
-    def __init__(self, program, sources, why_not_kept="", guards=(), numbers=()):
-        self.program, self.why_not_kept, self.guards, self.numbers = program, why_not_kept, guards, numbers
+    def __init__(self, program, sources, why_not_kept="", guards=(), numbers=(), sized=()):
+        self.program, self.why_not_kept, self.guards, self.numbers, self.sized = program, why_not_kept, guards, numbers, sized
         self._sources = sources
         self.texts = {}
 
@@ -85,7 +86,8 @@ def kept_trace(functions, key, tensors, extents, device, whole=None):
         if why_not and not asked.is_open:
             _tell(functions, why_not)
         return KeptTrace(program, list(zip(numbers, sources)), why_not), bound, False
-    found = KeptTrace(program, [(number, rebased(source, None)) for number, source in zip(numbers, sources)], guards=asked.guards())
+    unbound = [(number, rebased(source, None)) for number, source in zip(numbers, sources)]
+    found = KeptTrace(program, unbound, guards=asked.guards(), sized=sized_among(tensors, tracer))
     keep_trace(key, found)
     return found, bound, True
 
@@ -105,6 +107,11 @@ def known_trace(key, extents):
 
 def keep_trace(key, traced):
     _kept[key] = (traced, *_kept.get(key, ()))[:_MOST_ANSWERS]
+
+
+def sized_among(tensors, tracer):
+    """KeptTrace.sized of these captured tensors."""
+    return tuple([number for number, tensor in enumerate(tensors) if id(tensor) in tracer.sized])
 
 
 def _looks_of(tensor):

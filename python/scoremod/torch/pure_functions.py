@@ -14,13 +14,14 @@ from torch._jit_internal import is_scripting
 from torch.jit._trace import is_tracing
 from torch.overrides import get_overridable_functions
 
-# Tensors answer these by shape, dtype, device and layout, and by strides and requires_grad, which a key has too.
-_ANSWERS = (
-    *("shape", "ndim", "dim", "ndimension", "size", "numel", "nelement", "dtype", "device", "layout", "itemsize", "element_size", "nbytes", "__len__"),
-    *("is_floating_point", "is_complex", "is_signed", "is_cuda", "is_cpu", "is_meta", "is_sparse", "is_quantized", "get_device", "is_same_size"),
-    *("requires_grad", "stride", "is_contiguous", "is_neg", "is_conj"),
+# Tensors answer these by rank, dtype, device, layout and requires_grad, and those of _BY_SIZES by sizes and strides: a key has all.
+_WITHOUT_SIZES = (
+    *("ndim", "dim", "ndimension", "dtype", "device", "layout", "itemsize", "element_size", "is_floating_point", "is_complex", "is_signed"),
+    *("is_cuda", "is_cpu", "is_meta", "is_sparse", "is_quantized", "get_device", "requires_grad", "is_neg", "is_conj"),
 )
-_ANSWERS_OF_TORCH = ("is_floating_point", "is_complex", "is_signed", "is_same_size", "numel", "result_type", "promote_types", "can_cast", "get_device")
+_BY_SIZES = ("shape", "size", "numel", "nelement", "nbytes", "__len__", "is_same_size", "stride", "is_contiguous")
+_OF_TORCH_WITHOUT_SIZES = ("is_floating_point", "is_complex", "is_signed", "result_type", "promote_types", "can_cast", "get_device")
+_OF_TORCH_BY_SIZES = ("is_same_size", "numel")
 # Python's functions that no state decides. Of tensors they ask what a mode sees, too.
 _BUILTINS = (
     *("abs", "all", "any", "bool", "callable", "chr", "complex", "dict", "divmod", "enumerate", "filter", "float", "format", "frozenset", "int"),
@@ -45,13 +46,19 @@ def _of_tensors(name):
     return found if callable(found) else found.__get__
 
 
-_ANSWERS = frozenset([*map(_of_tensors, _ANSWERS), *(getattr(torch, name) for name in _ANSWERS_OF_TORCH)])
+_WITHOUT_SIZES = frozenset([*map(_of_tensors, _WITHOUT_SIZES), *(getattr(torch, name) for name in _OF_TORCH_WITHOUT_SIZES)])
+_ANSWERS = _WITHOUT_SIZES.union(map(_of_tensors, _BY_SIZES), (getattr(torch, name) for name in _OF_TORCH_BY_SIZES))
 _SEEN = frozenset(name for kind in (torch.Tensor, *_OF_CONTAINERS) for name in dir(kind) if not name.startswith("_"))
 
 
 def answers_by_key(function):
     """Whether a function that a mode sees answers by what a trace's key has of its tensors."""
     return function in _ANSWERS
+
+
+def answers_without_sizes(function):
+    """Whether a function that a mode sees says nothing of its tensors' sizes and strides. A tensor that is indexed is the tracer's to judge."""
+    return function in _WITHOUT_SIZES or function is torch.Tensor.__getitem__
 
 
 def is_seen(attribute):

@@ -107,7 +107,7 @@ def remember(request, call, captured, bound):
     places = [_place_of(each, tensors) for each in (*captured, *bound)]
     if checks is None or None in places:  # the call has other tensors than its caller
         return
-    route = Route(call, places[: len(captured)], places[len(captured) :], tensors[3:of_functions])
+    route = Route(call, places[: len(captured)], places[len(captured) :], tensors, of_functions)
     if site is None:
         site = _sites[at] = Site([each.__code__ for each in (score_mod, mask_mod) if each is not None], len(tensors) > of_functions)
     site.add(state, watches, tensors, Entry(route, checks), (score_mod, mask_mod))
@@ -214,16 +214,20 @@ class Route:
 
     __slots__ = ("_bound", "_captured", "_learned", "_operands", "_run", "call", "resizing")
 
-    def __init__(self, call, captured, bound, read):
-        """captured, bound: places among the tensors. read: the tensors that the functions read.
+    def __init__(self, call, captured, bound, tensors, of_functions):
+        """captured, bound: places among the tensors, of which the functions read those from the fourth up to of_functions.
 
         Functions may ask whether these require gradients, which guards may not see where gradients are off.
         """
-        self.call, self._captured, self._bound, self._learned = call, captured, bound, [(place, each.requires_grad) for place, each in enumerate(read, 3)]
+        self.call, self._captured, self._bound = call, captured, bound
+        self._learned = [(place, tensors[place].requires_grad) for place in range(3, of_functions)]
         numbers = call.direct() if type(call) is EagerCall else None
         # The places of the operands; None where some are made of the tensors.
         self._operands = None if numbers is None else [*(captured[number] for number in numbers), *bound]
-        self.resizing = None if self._operands is None else Resizing.of(call, self._operands)
+        looks = _looks_of(tensors)
+        self.resizing = (
+            None if self._operands is None else Resizing.of(call, self._operands, [(captured[number], looks[captured[number]]) for number in call.traced.sized])
+        )
         self._run: Any = None if self._operands is None else call.forward if call.takes_all and not call.wants_backward else call.run
 
     def has_learned(self, tensors):

@@ -42,9 +42,10 @@ class _OfOperands:
 class Resizing:
     """An EagerCall as one of its like at other sizes."""
 
-    def __init__(self, call, places):
-        """places: those of the call's operands among the tensors that at() takes."""
+    def __init__(self, call, places, sized):
+        """places: those of the call's operands among the tensors that at() takes. sized: (place, look) of those whose looks the trace may follow from."""
         forward, self._call, self._places = call.compiled.forward, call, places
+        self._sized = sized
         self._forward, self._sizes, self._has_lse, self._may_be_like_query = forward, call.compiled.sizes, call.has_lse, call.may_be_like_query
         looks = forward.of_all.looks
         (*_, self._heads, _, self._dim), (_, self._heads_kv, self._block, _), (*_, self._dim_v) = (looks[name].shape for name in "qkv")
@@ -67,8 +68,8 @@ class Resizing:
         self._described = [*range(self._count), *([self._count + self._bound.index("sink")] if call.call.sink else [])]
 
     @staticmethod
-    def of(call, places):
-        """The Resizing of an EagerCall; None where it is one that goes the long way."""
+    def of(call, places, sized):
+        """The Resizing of an EagerCall; None where it is one that goes the long way. places, sized: as in __init__()."""
         is_plain = call.direct() is not None and call.takes_all and not call.wants_backward and call.call.place in (None, PAGED)
         if not is_plain or call.call.has_offsets or call.call.factors or call.call.max_scores:
             return None
@@ -79,10 +80,13 @@ class Resizing:
                 return None
         if call.traced.has_limits() or any(len(call.compiled.forward.of_all.looks[name].shape) != 4 for name in "qkv"):
             return None
-        return Resizing(call, places)
+        return Resizing(call, places, sized)
 
     def at(self, tensors, looks):
         """The AtSizes of tensors of the ranks and dtypes of the call's; None where the long way is to be gone. looks: (shape, strides) of each tensor."""
+        for place, look in self._sized:
+            if looks[place] != look:
+                return None
         look_q, look_k, look_v = looks[:3]
         counts, paged = self._counts(look_q[0], look_k[0], look_v[0], looks)
         if counts is None or paged is None:

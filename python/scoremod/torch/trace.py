@@ -60,6 +60,7 @@ class Tracer:
     whole: a function that gives the whole tensor of a captured DTensor; None where a call has none.
     numbers: NumbersOfTrace, where the functions read OpenNumbers.
     asked: what a function has asked a tensor for first, and where, on which the program may depend and no key of a trace does; or None.
+    sized: the tensors, by id, whose sizes or strides the program may follow from, besides that an axis of a call is as long as a dimension.
     count: how many operations were called.
     """
 
@@ -75,7 +76,7 @@ class Tracer:
         self._name = None
         self._cuts_gradients = self._computes = False
         self._lines = {}  # by id of a uniform tensor that PyTorch computed, or of a Value that it is to compute
-        self.asked, self.count = None, 0
+        self.asked, self.sized, self.count = None, {}, 0
 
     def trace(self, score_mod, mask_mod):
         value, keep = self.builder.node("score", "f32"), None
@@ -198,6 +199,12 @@ class Tracer:
         """Notes that the function asked for something that no key of a trace holds."""
         if self.asked is None:
             self.asked = f"{what} at {_line()}"
+
+    def ask_sizes(self, tensors):
+        """Notes that the function asked what may follow from the sizes or strides of these tensors, or of those that they are made of."""
+        for leaf in leaves_of([self.value_of(tensor) for tensor in tensors if tensor.dim()]):
+            if leaf.tensor is not None:
+                self.sized[id(leaf.tensor)] = leaf.tensor
 
     def line_of(self, source):
         """The line where the function made the tensor that a source reads and PyTorch computes."""
@@ -388,9 +395,11 @@ class Tracer:
             return self.builder.constant(position % extent, "i32")
         if op in AXES:
             if op in self.extents.are_limits and self.extents.end(op) > extent:
+                self.ask_sizes([base.tensor])
                 return self.builder.op("min", node, self.builder.constant(extent - 1, "i32"))
             self._check_extent(base, dim, op)
             return node
+        self.ask_sizes([base.tensor])
         negative = self.builder.op("lt", node, self.builder.constant(0, "i32"))
         return self.builder.op("select", negative, self.builder.op("add", node, self.builder.constant(extent, "i32")), node)
 

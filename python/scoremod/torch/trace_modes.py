@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from scoremod.torch.dtensors import is_sharded
-from scoremod.torch.pure_functions import answers_by_key
+from scoremod.torch.pure_functions import answers_by_key, answers_without_sizes
 
 # These would read the number that a placeholder stands for.
 _READERS = {"numpy", "__array__", "tolist", "data_ptr", "__dlpack__", "__cuda_array_interface__", "untyped_storage", "storage", "cpu_data"}
@@ -49,7 +49,7 @@ class Functions(TorchFunctionMode):
 
     - Tensors are indexed by tensors, where PyTorch would ask a 0-dim one for its number; reading numbers is refused.
     - Calls with captured tensors alone are computed, in the transformations that these have.
-    - The tracer learns of questions whose answers no key of a trace holds."""
+    - The tracer learns of questions whose answers no key of a trace holds, and of those that sizes and strides may answer."""
 
     def __init__(self, tracer, stack):
         super().__init__()
@@ -58,6 +58,8 @@ class Functions(TorchFunctionMode):
 
     def __torch_function__(self, function, types, arguments=(), options=None):
         options = options or {}
+        if not answers_without_sizes(function):
+            self._tracer.ask_sizes(tensors_in((arguments, options)))
         if self._tracer.numbers is not None:
             arguments = self._tracer.numbers.as_tensors(function, arguments, options, self._tracer.is_traced)
         if self._tracer.whole is not None:
