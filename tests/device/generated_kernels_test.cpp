@@ -9,6 +9,7 @@
 
 #include "backend/cuda/compute/compute_source.hpp"
 #include "backend/cuda/device/library.hpp"
+#include "backend/cuda/float8/float8_conversions.hpp"
 #include "backend/cuda/modules/runtime_compiler.hpp"
 #include "backend/cuda/operand_gradients/gradient_source.hpp"
 #include "check/random_problem.hpp"
@@ -71,6 +72,11 @@ TEST_F(GeneratedKernels, OfRandomProblemsCompile) {
     SCOPED_TRACE(seed);
     expect_compiles(checking::random_problem(seed).problem, i % 2 == 0 ? 80 : 90);
   }
+}
+
+TEST_F(GeneratedKernels, OfFloat8ConversionsCompile) {
+  for (const int compute_capability : {80, 90, 100})
+    EXPECT_FALSE(compile_kernels(float8_conversion_source(), compute_capability).empty());
 }
 
 TEST_F(GeneratedKernels, OfANewerArchitectureThanNvrtcKnowsArePtx) {

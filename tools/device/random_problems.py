@@ -28,7 +28,7 @@ def count_gpus():
 
 
 def row_of(report, problems):
-    """What the record keeps of one seed. results: how many outputs or gradients were held; left: how much of the suite was not done in time."""
+    """The row that the record keeps of one seed. results: how many outputs or gradients were held; left: how much of the suite was not done in time."""
     summary = report["summary"]
     row = {key: report[key] for key in ("machine", "commit", "backend", "seed")}
     row |= {"problems": problems, **{verdict: summary[verdict] for verdict in ("right", "wrong", "refused", "error")}}

@@ -61,6 +61,17 @@ SCOREMOD_FUNCTION void store_run(void* data, int dtype, long long first, long lo
 }
 SCOREMOD_FUNCTION float factor_or_one(const float* factor) { return factor == nullptr ? 1.0f : *factor; }
 
+// Calls `convert(b, h, s, d)` for each run of this thread, whose first element is d. There are count runs, `runs` in a
+// row. NVRTC takes no lambda with parameters of type auto in a kernel, so the numbers' type is that of a function.
+template <class Number, class Convert>
+SCOREMOD_FUNCTION void for_each_run(Number count, Number runs, Number heads, Number positions, const Convert& convert) {
+  const Number threads = (Number)gridDim.x * blockDim.x;
+  for (Number i = (Number)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += threads) {
+    const Number row = i / runs, place = row / heads, b = place / positions;
+    convert(b, row - place * heads, place - b * positions, (int)(i - row * runs) * kRun);
+  }
+}
+
 // to = from * times0 * times1 / (by0 * by1) * scale, where heads in groups of times_group have their own times0, which
 // lie times_step apart, or all the same. The largest magnitude is that before `scale`, as bits, so NaN is
 // the largest. Strides are in elements, of batches, heads, positions and dims.
@@ -75,30 +86,24 @@ extern "C" __global__ void __launch_bounds__(256)
   const unsigned runs = (dims + kRun - 1) / kRun;
   const long long count = batches * positions * heads * runs;
   unsigned most = 0u;
-  // Numbers of 32 bits if these are enough, because dividing by them takes a fraction of the time.
-  const auto convert = [&](auto i, auto threads) {
-    using Number = decltype(i);
-    for (; i < (Number)count; i += threads) {
-      const Number row = i / (Number)runs, place = row / (Number)heads, b = place / (Number)positions;
-      const long long h = row - place * (Number)heads, s = place - b * (Number)positions;
-      const int d = (int)(i - row * (Number)runs) * kRun;
-      const int size = dims - d < kRun ? dims - d : kRun;
-      float run[kRun];
-      const float factor = (times0 == nullptr ? 1.0f : times0[h / times_group * times_step]) * times / by;
-      load_run(from, from_dtype, b * from_batch + h * from_head + s * from_row + d * from_dim, from_dim, size, run);
-      for (int j = 0; j < size; ++j) {
-        run[j] *= factor;
-        const unsigned magnitude = bits_of_float(run[j]) & 0x7fffffffu;
-        most = magnitude > most ? magnitude : most;
-        run[j] *= stored;
-      }
-      store_run(to, to_dtype, b * to_batch + h * to_head + s * to_row + d * to_dim, to_dim, size, run);
+  const auto convert = [&](long long b, long long h, long long s, int d) {
+    const int size = dims - d < kRun ? dims - d : kRun;
+    float run[kRun];
+    const float factor = (times0 == nullptr ? 1.0f : times0[h / times_group * times_step]) * times / by;
+    load_run(from, from_dtype, b * from_batch + h * from_head + s * from_row + d * from_dim, from_dim, size, run);
+    for (int j = 0; j < size; ++j) {
+      run[j] *= factor;
+      const unsigned magnitude = bits_of_float(run[j]) & 0x7fffffffu;
+      most = magnitude > most ? magnitude : most;
+      run[j] *= stored;
     }
+    store_run(to, to_dtype, b * to_batch + h * to_head + s * to_row + d * to_dim, to_dim, size, run);
   };
+  // Numbers of 32 bits if these are enough, because dividing by them takes a fraction of the time.
   if (count <= kMostOfShortNumbers)
-    convert(blockIdx.x * blockDim.x + threadIdx.x, gridDim.x * blockDim.x);
+    for_each_run<unsigned>(count, runs, heads, positions, convert);
   else
-    convert((long long)blockIdx.x * blockDim.x + threadIdx.x, (long long)gridDim.x * blockDim.x);
+    for_each_run<long long>(count, runs, heads, positions, convert);
   if (largest != nullptr) {
     for (int distance = 16; distance > 0; distance /= 2) {
       const unsigned other = __shfl_xor_sync(0xffffffffu, most, distance);

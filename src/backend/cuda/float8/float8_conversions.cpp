@@ -27,9 +27,7 @@ class LoadedConversions final : public Float8Conversions {
  public:
   LoadedConversions()
       : context_(current_context()),
-        module_(cached_kernels(concat(file_text("backend/cuda/text/program_prelude.cuh"),
-                                      file_text("backend/cuda/float8/float8_numbers.cuh"),
-                                      file_text("backend/cuda/float8/float8_conversion.cuh")))),
+        module_(cached_kernels(float8_conversion_source())),
         convert_(module_.kernel("convert_tensor")),
         clear_(module_.kernel("clear_largest")),
         spread_(module_.kernel("spread_head_scales")) {}
@@ -81,6 +79,11 @@ class LoadedConversions final : public Float8Conversions {
 };
 
 }  // namespace
+
+std::string float8_conversion_source() {
+  return concat(file_text("backend/cuda/text/program_prelude.cuh"), file_text("backend/cuda/float8/float8_numbers.cuh"),
+                file_text("backend/cuda/float8/float8_conversion.cuh"));
+}
 
 std::unique_ptr<const Float8Conversions> Float8Conversions::build() { return std::make_unique<LoadedConversions>(); }
 

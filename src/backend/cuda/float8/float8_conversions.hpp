@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "backend/plan.hpp"
 #include "problem/tensor_view.hpp"
@@ -32,6 +33,9 @@ struct HeadScales {
   float* to = nullptr;
   std::int64_t heads = 0, group = 1;
 };
+
+/// CUDA C++ text of the kernels of Float8Conversions.
+std::string float8_conversion_source();
 
 /// Kernels that do so, in the memory of the device that was current when they were made.
 class Float8Conversions {
