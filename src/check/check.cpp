@@ -29,7 +29,9 @@ std::shared_ptr<const Attention> attention_of(const AttentionProblem& problem, c
 CheckReport check(const AttentionProblem& problem, const CheckOptions& options) {
   const auto attention = attention_of(problem, options);
   const ProblemInputs inputs = options.inputs ? *options.inputs : random_inputs(problem, {options.seed, {}});
-  return checking::check_subject(compiler::compile(problem), checking::subject_of(*attention), inputs, options);
+  const checking::Subject subject = checking::subject_of(*attention);
+  const backend::DeviceScope current(*subject.memory, attention->device());  // which the tensors are made for
+  return checking::check_subject(compiler::compile(problem), subject, inputs, options);
 }
 
 }  // namespace scoremod

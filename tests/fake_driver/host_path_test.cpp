@@ -49,6 +49,7 @@ std::vector<Case> cases() {
       {"a100", "bias", with_gradient(bias, "bias", {4, 130, 200})},
       {"b200", "wide_heads", forward_of(small_problem("value = score", DType::kBF16, 512), 130)},
       {"a100", "causal", small_problem("value = score\nkeep = kv_idx <= q_idx", DType::kBF16, 64)},
+      {"h200", "float8", forward_of(small_problem("value = tanh(score)", DType::kE4M3, 64), 130)},
       {"rtx5090", "float32", forward_of(small_problem("value = tanh(score)", DType::kF32, 32), 130)},
   };
 }
