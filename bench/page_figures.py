@@ -89,6 +89,10 @@ def check_suite():
     }
 
 
+def sum_of(name):
+    return lambda report: str(sum(row[name] for row in report))
+
+
 def steady(report, case, other, direction="forward"):
     """How long a case of the CPU's benchmark takes by another one."""
     return f"{row(report, case=case, direction=direction)['ms'] / row(report, case=other, direction=direction)['ms']:.2f}"
@@ -154,6 +158,10 @@ FIGURES = {
         **{name: item("summary", "plain_attention", name) for name in ("beyond_twice_and_band", "median_ratio")},
     },
     "kernels_check": check_suite(),
+    "random_problems": {
+        "seeds": lambda report: str(len(report)),
+        **{name: sum_of(name) for name in ("problems", "right", "refused", "wrong", "error")},
+    },
     "prediction": {
         "times": lambda report: str(len(report["results"])),
         "median_error": lambda report: percent(report["median_error"], 1),
