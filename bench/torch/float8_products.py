@@ -1,0 +1,115 @@
+"""Times FP8 attention beside bf16 attention of the same shapes, in turns, with the errors of both, and prints a line of JSON for each case.
+
+usage: PYTHONPATH=python python bench/torch/float8_products.py [--device cuda|cpu] [--lengths 4096 8192] [--error-keys 131072]
+
+Both attend to the same numbers: those of bf16, and those rounded to FP8 with one factor for each tensor. Errors are relative to float64 attention of the numbers before
+they are rounded, over some query rows; `rounded` is float64 attention of the FP8 numbers themselves, so that fp8 above it is what the kernel adds. Data with outliers has a
+channel of k, and keys of v, whose numbers are 20 times as large. tflops counts 4 batch heads scores dim.
+"""
+
+import argparse
+import json
+
+import torch
+from timing import median_in_turns, warmed
+
+from scoremod.torch import explain, flex_attention
+
+BATCH_TOKENS, HEADS = 16384, 16
+LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
+ROWS = 64
+MODIFIERS = {
+    "full": {},
+    "causal": {"mask_mod": lambda b, h, i, j: i >= j},
+    "soft_cap": {"score_mod": lambda score, b, h, i, j: 20 * torch.tanh(score / 20)},
+    "window": {"mask_mod": lambda b, h, i, j: (i >= j) & (i - j < 1024)},
+}
+
+
+def tensors(options, batch, length, dim, outliers=False):
+    generator = torch.Generator(options.device).manual_seed(0)
+    q, k, v = (torch.randn(batch, HEADS, length, dim, device=options.device, generator=generator) for _ in range(3))
+    if outliers:
+        k[..., 3] *= 20
+        v[:, :, ::97] *= 20
+    return [x.to(torch.bfloat16) for x in (q, k, v)]
+
+
+def in_float8(x, dtype):
+    """(x in FP8, the factor by which its numbers are to be multiplied)."""
+    factor = float(x.abs().max()) / LARGEST[dtype]
+    return (x.float() / factor).to(dtype), factor
+
+
+def exact(q, k, v, name):
+    """Float64 attention of the last ROWS rows. q, k, v: [batch, heads, length, dim]."""
+    found = []
+    first, length = q.shape[2] - ROWS, k.shape[2]
+    at, keys = torch.arange(first, q.shape[2], device=q.device)[:, None], torch.arange(length, device=q.device)
+    options = MODIFIERS[name]
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            scores = q[b, h, first:].double() @ k[b, h].double().T / q.shape[-1] ** 0.5
+            if "score_mod" in options:
+                scores = options["score_mod"](scores, b, h, at, keys)
+            if "mask_mod" in options:
+                scores = scores.masked_fill(~options["mask_mod"](b, h, at, keys), -torch.inf)
+            found.append(scores.softmax(-1) @ v[b, h].double())
+    return torch.stack(found).view(*q.shape[:2], ROWS, -1)
+
+
+def apart(found, expected):
+    return float(f"{float((found[:, :, -ROWS:].double() - expected).norm() / expected.norm()):.3g}")
+
+
+def measured(options, name, batch, length, dim, dtype, outliers=False):
+    wide = tensors(options, batch, length, dim, outliers)
+    eight, factors = zip(*(in_float8(x, dtype) for x in wide))
+    words = dict(zip(("descale_q", "descale_k", "descale_v"), (torch.tensor(x, device=options.device) for x in factors)))
+    calls = {
+        "bf16": lambda: flex_attention(*wide, **MODIFIERS[name]),
+        "fp8": lambda: flex_attention(*eight, **words, **MODIFIERS[name]),
+    }
+    for each, call in calls.items():
+        if reason := warmed(call):
+            raise SystemExit(f"{each}: {reason}")
+    expected = exact(*wide, name)
+    rounded = exact(*(x.float() * factor for x, factor in zip(eight, factors)), name)
+    errors = {each: apart(call(), expected) for each, call in calls.items()} | {"rounded": apart(rounded, expected)}
+    times = median_in_turns(calls, options.device)
+    share = 0.5 if name == "causal" else (1024 / length if name == "window" else 1)
+    flops = 4 * batch * HEADS * length * length * dim * share
+    return {
+        "case": name + ("_outliers" if outliers else ""),
+        "dtype": str(dtype).removeprefix("torch."),
+        "batch": batch,
+        "length": length,
+        "dim": dim,
+        **times,
+        "ratio": round(times["fp8"] / times["bf16"], 3),
+        "tflops": round(flops / times["fp8"] * 1e-9),
+        "errors": errors,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 8192])
+    parser.add_argument("--dims", type=int, nargs="+", default=[128, 64])
+    parser.add_argument("--error-keys", type=int, default=131072, help="the length of the case with many keys, of one batch; 0 leaves it out")
+    options = parser.parse_args()
+    dtype = torch.float8_e4m3fn
+    cases = [(name, max(1, BATCH_TOKENS // n), n, dim, dtype) for dim in options.dims for n in options.lengths for name in MODIFIERS]
+    cases += [("full", 2, options.lengths[-1], options.dims[0], torch.float8_e5m2)]
+    for case in cases:
+        print(json.dumps(measured(options, *case)), flush=True)
+    print(json.dumps(measured(options, "full", 2, options.lengths[-1], options.dims[0], dtype, True)), flush=True)
+    if options.error_keys:
+        print(json.dumps(measured(options, "causal", 1, options.error_keys, options.dims[0], dtype)), flush=True)
+    sizes = torch.zeros(2, HEADS, options.lengths[-1], options.dims[0], device=options.device).to(dtype)
+    print(*(f"# {line}" for line in str(explain(sizes, sizes, sizes)).splitlines() if "kernels" in line), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
