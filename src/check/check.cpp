@@ -29,7 +29,8 @@ std::shared_ptr<const Attention> attention_of(const AttentionProblem& problem, c
 CheckReport check(const AttentionProblem& problem, const CheckOptions& options) {
   const auto attention = attention_of(problem, options);
   const ProblemInputs inputs = options.inputs ? *options.inputs : random_inputs(problem, {options.seed, {}});
-  return checking::check_subject(compiler::compile(problem), checking::subject_of(*attention), inputs, options);
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  return checking::check_subject(compiled, checking::subject_of(*attention, compiled), inputs, options);
 }
 
 }  // namespace scoremod
