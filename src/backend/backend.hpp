@@ -8,6 +8,7 @@
 #include "scoremod/attention.hpp"
 
 #include "backend/candidate.hpp"
+#include "backend/forward_rounding.hpp"
 #include "backend/memory_space.hpp"
 #include "backend/plan.hpp"
 #include "compiler/compiled_problem.hpp"
@@ -29,6 +30,8 @@ class Backend {
   virtual double function_error() const { return 0; }
   /// By how much its products of two float32 numbers may miss float32's own rounding, relatively.
   virtual double product_error() const { return 0; }
+  /// How coarse the forward's scores and weights of a problem may be.
+  virtual ForwardRounding forward_rounding(const compiler::CompiledProblem&) const { return {}; }
   /// Whether the backward computes weights from the forward's LSE, and so is no better than its rounding. One that says
   /// no may still do so where |LSE| is below kMaxReadLse.
   virtual bool backward_reads_lse() const { return true; }

@@ -29,9 +29,10 @@ std::shared_ptr<const Attention> attention_of(const AttentionProblem& problem, c
 CheckReport check(const AttentionProblem& problem, const CheckOptions& options) {
   const auto attention = attention_of(problem, options);
   const ProblemInputs inputs = options.inputs ? *options.inputs : random_inputs(problem, {options.seed, {}});
-  const checking::Subject subject = checking::subject_of(*attention);
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  const checking::Subject subject = checking::subject_of(*attention, compiled);
   const backend::DeviceScope current(*subject.memory, attention->device());  // which the tensors are made for
-  return checking::check_subject(compiler::compile(problem), subject, inputs, options);
+  return checking::check_subject(compiled, subject, inputs, options);
 }
 
 }  // namespace scoremod

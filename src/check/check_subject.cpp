@@ -152,12 +152,13 @@ std::vector<OutputCheck> compare_all(const CheckMemory& memory, const AttentionP
 
 }  // namespace
 
-Subject subject_of(const Attention& attention) {
+Subject subject_of(const Attention& attention, const compiler::CompiledProblem& compiled) {
   const backend::Backend& backend = backend::find_backend(attention.backend());
   Subject subject;
   subject.backend = backend.name();
   subject.memory = &backend.memory();
   subject.function_error = backend.function_error();
+  subject.forward_rounding = backend.forward_rounding(compiled);
   if (!attention.backward_backend().empty()) {
     const backend::Backend& of_backward = backend::find_backend(attention.backward_backend());
     subject.backward_backend = of_backward.name();
@@ -190,7 +191,7 @@ CheckReport check_subject(const compiler::CompiledProblem& compiled, const Subje
   const backend::CallParameters parameters{options.call.scale.value_or(problem.effective_scale()), options.call.offsets,
                                            nullptr, options.call.dropout_seed, options.call.dropout_offset};
   const reference::InputTensors tensors = memory.reference_inputs();
-  const ErrorSources sources{subject.function_error, subject.backward_reads_lse};
+  const ErrorSources sources{subject.function_error, subject.backward_reads_lse, subject.forward_rounding};
   auto band = std::async(std::launch::async, [&] { return rounding_band(compiled, tensors, parameters, sources); });
   const auto oracle = evaluate<double>(compiled, tensors, parameters, progress("computing the oracle", 0.1, 0.4));
   const auto plain = evaluate<float>(compiled, tensors, parameters, progress("computing the tolerance", 0.5, 0.45));

@@ -4,6 +4,7 @@
 
 #include "scoremod/check.hpp"
 
+#include "backend/forward_rounding.hpp"
 #include "backend/memory_space.hpp"
 #include "compiler/compiled_problem.hpp"
 
@@ -15,6 +16,7 @@ struct Subject {
   std::string backward_backend = {};                             ///< where there is a backward
   const backend::MemorySpace* memory = &backend::host_memory();  ///< where it wants its tensors
   double function_error = 0;                                     ///< as Backend::function_error()
+  backend::ForwardRounding forward_rounding = {};                ///< as Backend::forward_rounding()
   bool backward_reads_lse = true;                                ///< as Backend::backward_reads_lse()
   std::size_t forward_workspace_bytes = 0;
   std::size_t backward_workspace_bytes = 0;
@@ -22,8 +24,8 @@ struct Subject {
   std::function<void(const BackwardArgs&, Buffer workspace)> backward;
 };
 
-/// The subject that an Attention is; it must outlive the subject.
-Subject subject_of(const Attention& attention);
+/// The subject that an Attention of this problem is; it must outlive the subject.
+Subject subject_of(const Attention& attention, const compiler::CompiledProblem& compiled);
 
 /// check() of scoremod/check.hpp, for any subject and inputs.
 CheckReport check_subject(const compiler::CompiledProblem& compiled, const Subject& subject,

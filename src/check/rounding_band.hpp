@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "backend/forward_rounding.hpp"
 #include "backend/reference/naive_attention.hpp"
 
 namespace scoremod::checking {
@@ -37,6 +38,9 @@ namespace scoremod::checking {
 ///   is linear in g, but its roundings do not vanish where g does
 /// - dq, dk, dv, an operand's gradient: their terms' moves; u (their sum); w times themselves for the store
 ///
+/// A backend whose forward rounds more coarsely (ForwardRounding) has another sigma, and other weights' moves in o
+/// alone: at least the lost part of the row's largest weight. What smaller weights add to o may be lost as a whole.
+///
 /// A float32 sum moves without bound if its terms' magnitudes add up to more than float32 holds. Whether it overflows
 /// on the way depends on the order.
 ///
@@ -54,8 +58,9 @@ struct RoundingBand {
 
 /// The properties of the checked backend that the band depends on.
 struct ErrorSources {
-  double function_error = 0;       ///< as Backend::function_error()
-  bool backward_reads_lse = true;  ///< as Backend::backward_reads_lse()
+  double function_error = 0;              ///< as Backend::function_error()
+  bool backward_reads_lse = true;         ///< as Backend::backward_reads_lse()
+  backend::ForwardRounding forward = {};  ///< as Backend::forward_rounding()
 };
 
 RoundingBand rounding_band(const compiler::CompiledProblem& compiled, const backend::reference::InputTensors& inputs,

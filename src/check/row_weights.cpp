@@ -32,6 +32,7 @@ RowWeights::RowWeights(const compiler::CompiledProblem& compiled, const referenc
       program_(problem.program, operands, parameters.offsets),
       dropout_(problem, parameters.dropout_seed, parameters.dropout_offset, parameters.offsets, inputs.operands),
       function_error_(sources.function_error),
+      rounding_(sources.forward),
       largest_read_lse_(sources.backward_reads_lse ? std::numeric_limits<double>::infinity() : backend::kMaxReadLse),
       program_error_(problem.program),
       function_program_error_(problem.program, function_error_),
@@ -39,7 +40,8 @@ RowWeights::RowWeights(const compiler::CompiledProblem& compiled, const referenc
       o_sums_(static_cast<std::size_t>(problem.dim_v)),
       o_(o_sums_.size()),
       o_move_(o_.size()),
-      o_magnitude_(o_.size()) {}
+      o_magnitude_(o_.size()),
+      o_lost_(o_.size()) {}
 
 void RowWeights::weigh(std::int64_t b, std::int64_t h, std::int64_t i) {
   const double lse = weigh_keys(b, h, i);
@@ -103,8 +105,8 @@ double RowWeights::weigh_keys(std::int64_t b, std::int64_t h, std::int64_t i) {
       magnitude += std::abs(q_row[d] * k_row[d]);
     }
     key.score = scale * sum;
-    key.score_move =
-        unless_overflow(std::max(1.0, std::abs(scale)) * magnitude, kFloatRoundoff * std::abs(scale) * magnitude);
+    key.score_move = unless_overflow(std::max(1.0, std::abs(scale)) * magnitude,
+                                     std::max(kFloatRoundoff, rounding_.scores) * std::abs(scale) * magnitude);
     modify({b, h, i, j}, key);
     if (problem.dropout > 0) {
       const bool stays = dropout_.keeps(b, h, i, j);
@@ -152,26 +154,37 @@ double RowWeights::move_of_largest(double maximum) const {
   return std::max(highest - maximum, maximum - lowest) + kWeight * (1 + std::abs(maximum));
 }
 
+double RowWeights::move_in_output(const Key& key, double lost) const {
+  const double rounded = std::max(key.weight * std::max(store, rounding_.weights), std::min(key.weight, lost));
+  return key.weight * (key.value_move + kWeight) + rounded + smallest_weight;
+}
+
 void RowWeights::output_row(std::int64_t b, std::int64_t h) {
   std::ranges::fill(o_sums_, RoundedSum());
   std::ranges::fill(o_move_, 0);
   std::ranges::fill(o_magnitude_, 0);
+  std::ranges::fill(o_lost_, 0);
+  double largest = 0;
+  for (const Key& key : keys_) largest = std::max(largest, key.possible ? key.weight : 0);
+  const double lost = rounding_.lost_weights * largest;
   for (std::int64_t j = 0; j < problem.seq_kv; ++j) {
     const Key& key = keys_[static_cast<std::size_t>(j)];
     if (!key.possible) continue;
     const double* v_row = v.data() + key_row(b, h, j) * problem.dim_v;
-    const double move = key.share * weight_move(key);
+    const double move = key.share * move_in_output(key, lost);
     if (key.share == 0) continue;
     for (std::size_t d = 0; d < o_.size(); ++d) {
       if (key.kept) o_sums_[d].add(key.share * key.weight * v_row[d]);
       o_move_[d] += square(move * v_row[d]);
       o_magnitude_[d] += key.share * key.weight * std::abs(v_row[d]);
+      if (key.weight < lost) o_lost_[d] += key.share * key.weight * v_row[d];
     }
   }
   // Weights may be divided by their sum only in the end.
   for (std::size_t d = 0; d < o_.size(); ++d) {
     o_[d] = o_sums_[d].value;
-    const double move = std::sqrt(o_move_[d] + o_sums_[d].square_move) + moves_.weight * std::abs(o_[d]);
+    const double move =
+        std::sqrt(o_move_[d] + o_sums_[d].square_move) + moves_.weight * std::abs(o_[d]) + std::abs(o_lost_[d]);
     o_move_[d] = unless_overflow(o_magnitude_[d] * std::exp(log_sum_), move);
   }
 }

@@ -93,11 +93,14 @@ class RowWeights {
   /// How far the largest value can move: up to the highest that a key may reach, down to a value that one surely keeps.
   /// The LSE's own allowance comes on top, which is the same number for a single key.
   double move_of_largest(double maximum) const;
+  /// A weight's move in o, where `lost` is the part of the row's weights that may be lost.
+  double move_in_output(const Key& key, double lost) const;
   void output_row(std::int64_t b, std::int64_t h);
 
   backend::reference::Interpreter<double> program_;
   const problem::CallDropout dropout_;
   const double function_error_;
+  const backend::ForwardRounding rounding_;
   const double largest_read_lse_;        ///< in magnitude: beyond, the backward's weights come from the row's maximum
   RunningError program_error_;           ///< of roundings alone
   RunningError function_program_error_;  ///< and of approximate functions
@@ -107,7 +110,7 @@ class RowWeights {
   double lse_move_ = 0, max_logit_move_ = 0, sink_weight_ = 0, sink_distance_ = 0;
   double log_sum_ = 0;  ///< the LSE less the maximum
   std::vector<RoundedSum> o_sums_;
-  std::vector<double> o_, o_move_, o_magnitude_;
+  std::vector<double> o_, o_move_, o_magnitude_, o_lost_;
 };
 
 }  // namespace scoremod::checking

@@ -219,7 +219,8 @@ class TaskPlanner {
     backend::BuildResult built = obtain_artifact(*considered.engine, *same, *request_.target);
     if (!built.artifact) throw NoTrial{concat("the backend refused the small problem to be verified: ", built.refusal)};
     const backend::ExecutablePlan plan = same->recipe->plan(std::move(built.artifact), request_.options);
-    const verification::OperationErrors errors{considered.engine->function_error(), considered.engine->product_error()};
+    const verification::OperationErrors errors{considered.engine->function_error(), considered.engine->product_error(),
+                                               considered.engine->forward_rounding(trial_.problem())};
     const auto outputs = plan.forward ? verification::verify_forward(trial_, *plan.forward, memory(), errors)
                                       : verification::verify_backward(trial_, *plan.backward, memory(),
                                                                       task_.operand_gradients, task_.attention, errors);

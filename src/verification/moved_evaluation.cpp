@@ -32,8 +32,14 @@ void take_farther(std::vector<float>& farthest, const std::vector<float>& other,
 reference::ForwardResult<float> farthest_forward(Trial& trial, const OperationErrors& errors) {
   const reference::ForwardResult<double>& truth = trial.forward_truth();
   reference::ForwardResult<float> farthest = trial.plain_forward();
-  auto up = std::async(std::launch::async, [&] { return trial.moved_forward(moves_of(errors, 1)); });
-  const auto down = trial.moved_forward(moves_of(errors, -1));
+  const auto moved = [&](double side) {
+    reference::Moves moves = moves_of(errors, side);
+    moves.score = side * std::max(std::abs(moves.score), errors.forward.scores);
+    moves.forward = errors.forward;
+    return trial.moved_forward(moves);
+  };
+  auto up = std::async(std::launch::async, [&] { return moved(1); });
+  const auto down = moved(-1);
   for (const auto& other : {up.get(), down}) {
     take_farther(farthest.o, other.o, truth.o);
     take_farther(farthest.lse, other.lse, truth.lse);

@@ -5,11 +5,12 @@
 
 namespace scoremod::verification {
 
-/// By how much a plan's operations may miss float32's own rounding: as its backend's function_error() and
-/// product_error().
+/// By how much a plan's operations may miss float32's own rounding: as its backend's function_error(),
+/// product_error() and forward_rounding().
 struct OperationErrors {
   double function = 0;
   double product = 0;
+  backend::ForwardRounding forward = {};
 };
 
 /// The farthest that a plain evaluation may be from the oracle if scores and function results have their largest error,

@@ -59,6 +59,7 @@ double floor(double x);
 double ceil(double x);
 double nearbyint(double x);
 float __fmaf_rn(float x, float y, float z);
+float __ldg(const float* from);
 int __clz(int bits);
 float __uint_as_float(unsigned bits);
 unsigned __float_as_uint(float value);

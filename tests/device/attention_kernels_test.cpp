@@ -129,7 +129,7 @@ void expect_right(const Cut& cut, checking::CheckCase test, const std::optional<
   for (OperandSpec& operand : test.problem.operands) operand.gradient = false;
   const compiler::CompiledProblem compiled = compiler::compile(test.problem);
   const Direction last = compiled.backward ? Direction::kBackward : Direction::kForward;
-  const std::vector<UnsupportedReason> reasons = problem_objections(compiled, last, /*float8_keys=*/true);
+  const std::vector<UnsupportedReason> reasons = problem_objections(compiled, last, Float8::kKeys);
   if (!reasons.empty()) GTEST_SKIP() << reasons.front().text;
   RandomInputOptions inputs;
   inputs.seed = test.seed;

@@ -1,6 +1,8 @@
 // NVRTC compiles attention kernels without a GPU, for every architecture that they are made for.
 
+#include <algorithm>
 #include <array>
+#include <memory>
 
 #include <gtest/gtest.h>
 
@@ -9,6 +11,7 @@
 #include "backend/cuda/device/library.hpp"
 #include "backend/cuda/modules/runtime_compiler.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
+#include "backend/kernels/float8/family.hpp"
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/split_kv/family.hpp"
@@ -81,6 +84,29 @@ TEST_F(AttentionKernelsText, OfFieldsAndOperandsGradientsCompile) {
   cuda::compile_kernels(render_all(operand_source(compiled, targets, portable_shape(problem, Direction::kBackward))),
                         90, &report);
   EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << report;
+}
+
+/// Kernels with FP8 products, without a register in memory and with WGMMAs that run beside other work.
+TEST_F(AttentionKernelsText, OfFloat8ProductsCompile) {
+  for (const char* program : {"value = score", "value = score\nkeep = kv_idx <= q_idx",
+                              "value = tanh(score * 0.2) * 5.0\nkeep = kv_idx <= q_idx"}) {
+    for (const std::int64_t dim : {64, 128, 256}) {
+      SCOPED_TRACE(concat(program, ", head dim ", dim));
+      AttentionProblem problem = test::zoo_problem("causal", 0, DType::kE4M3).problem;
+      problem.program = Program::parse(program);
+      problem.operands.clear();
+      problem.dim_qk = dim;
+      problem.dim_v = std::min<std::int64_t>(dim, 128);
+      problem.dtype_o = DType::kBF16;
+      problem.backward = problem.amax_o = problem.amax_gradients = false;
+      problem = compiler::compile(problem).problem;
+      ASSERT_TRUE(float8_objections(problem).empty()) << float8_objections(problem).front().text;
+      const std::shared_ptr<const Variant> variant = float8_variant(float8_shape(problem));
+      const std::string report = report_of(problem, Direction::kForward, 90, variant);
+      EXPECT_EQ(register_spill_bytes(report), 0) << report;
+      EXPECT_FALSE(serializes_products(report)) << report;
+    }
+  }
 }
 
 /// Kernels for tables, and for operands that batches or heads share along queries and keys, on all architectures.

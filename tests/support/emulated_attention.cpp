@@ -4,6 +4,7 @@
 #include <bit>
 #include <memory>
 
+#include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/memory_space.hpp"
 #include "check/check_memory.hpp"
 #include "check/check_subject.hpp"
@@ -42,7 +43,8 @@ class UnreadMemory final : public backend::MemorySpace {
 class EmulatedAttention {
  public:
   EmulatedAttention(const compiler::CompiledProblem& compiled, const ShapeOf& shape_of, const EmulatedFaults& faults)
-      : problem_(compiled.problem),
+      : compiled_(compiled),
+        problem_(compiled.problem),
         seed_(faults.planted() ? 1 : static_cast<unsigned>(test_seed())),
         forward_(compiled, Direction::kForward, shape_of(problem_, Direction::kForward), faults.forward,
                  faults.of_both),
@@ -54,6 +56,7 @@ class EmulatedAttention {
   checking::Subject subject() {
     checking::Subject subject;
     subject.backend = "emulated kernels";
+    subject.forward_rounding = backend::kernels_backend().forward_rounding(compiled_);
     subject.forward_workspace_bytes = forward_.kernels().workspace_bytes();
     subject.forward = [this](const ForwardArgs& args, Buffer workspace) { run(forward_, args, workspace); };
     if (!backward_) return subject;
@@ -72,6 +75,7 @@ class EmulatedAttention {
     kernels.run(kernels.kernels().arguments(call.tensors, call.parameters, at), seed_);
   }
 
+  const compiler::CompiledProblem& compiled_;
   const AttentionProblem& problem_;
   unsigned seed_;
   EmulatedKernels forward_;

@@ -7,6 +7,7 @@
 
 #include "base/fail.hpp"
 #include "base/float16.hpp"
+#include "support/emulated_float8.hpp"
 #include "support/emulated_hopper.hpp"
 #include "support/tiled_call.hpp"
 
@@ -50,7 +51,8 @@ void run_kernels(const backend::kernels::KernelCall& kernels, const EmulatedLaun
 
 std::string emulated_text(const backend::kernels::KernelSource& source) {
   return render_all(source, {{"backend/kernels/shared/primitives.cuh", emulated_primitives()},
-                             {"backend/kernels/hopper/primitives.cuh", emulated_hopper_primitives()}});
+                             {"backend/kernels/hopper/primitives.cuh", emulated_hopper_primitives()},
+                             {"backend/kernels/float8/primitives.cuh", emulated_float8_primitives()}});
 }
 
 EmulatedLaunches::EmulatedLaunches(std::string text, const std::vector<KernelLaunch>& launches, const Fault& fault,

@@ -16,7 +16,8 @@ using backend::kernels::TensorMaps;
 struct EmulatedMap {
   const std::byte* data;
   std::array<std::int64_t, 4> sizes;    ///< dim, sequence, heads, batch
-  std::array<std::int64_t, 4> strides;  ///< in halves
+  std::array<std::int64_t, 4> strides;  ///< in elements
+  std::int64_t element_bytes;
   std::int64_t box_rows = backend::kernels::kHopperBoxRows;
 };
 static_assert(sizeof(EmulatedMap) <= TensorMaps::kBytes);
@@ -28,7 +29,8 @@ void write_emulated_maps(const AttentionProblem& problem, ArgumentBytes& argumen
   for (const auto& [tensor, sizes] : backend::kernels::mapped_tensors(problem, arguments.call())) {
     const EmulatedMap map{static_cast<const std::byte*>(tensor->data),
                           {sizes.dim, sizes.sequence, sizes.heads, sizes.batch},
-                          {tensor->dim, tensor->row, tensor->head, tensor->batch}};
+                          {tensor->dim, tensor->row, tensor->head, tensor->batch},
+                          static_cast<std::int64_t>(size_of(problem.dtype))};
     std::memcpy(arguments.maps().bytes[number++], &map, sizeof(map));
   }
 }
@@ -45,9 +47,9 @@ std::string_view emulated_hopper_primitives() {
 
 using Barrier = unsigned long long;
 struct alignas(64) TensorMap {
-  const Half* data;
-  long long sizes[4], strides[4], box_rows;
-  unsigned long long unused[6];
+  const unsigned char* data;
+  long long sizes[4], strides[4], element_bytes, box_rows;
+  unsigned long long unused[5];
 };
 static_assert(sizeof(TensorMap) == 128, "as the driver's");
 
@@ -57,7 +59,17 @@ constexpr unsigned kSharedBase = 80;
 struct Phase { int count, left, bytes, parity; };
 struct Box { Half* to; const TensorMap* map; Barrier* barrier; int dim, row, h, b; const void* from; int bytes; };
 struct Factor { const unsigned* registers; unsigned view; bool transposed; };
-struct Step { float (*sums)[4]; int columns; Factor a; unsigned b; bool adds, saved; std::vector<float> before; };
+struct Step;
+using Multiply = void (*)(unsigned warp, Step* const (&lanes)[32]);
+struct Step {
+  float (*sums)[4];
+  int columns;
+  Factor a;
+  unsigned b;
+  bool adds, saved;
+  Multiply multiply;
+  std::vector<float> before;
+};
 struct Products {
   std::vector<Step> open;
   std::deque<std::vector<Step>> groups;
@@ -79,10 +91,11 @@ inline void check_phase(Phase& phase) {
   ++events;
 }
 inline unsigned swizzled(unsigned address) { return address ^ (address >> 7 & 7) << 4; }
-inline Half* half_at(unsigned address) {
+inline unsigned char* byte_at(unsigned address) {
   if (address < kSharedBase || address - kSharedBase + 2 > shared.size()) fail("an address beyond shared memory");
-  return (Half*)(shared.data() + (address - kSharedBase));
+  return shared.data() + (address - kSharedBase);
 }
+inline Half* half_at(unsigned address) { return (Half*)byte_at(address); }
 inline unsigned address_of(const void* at) { return (unsigned)((const unsigned char*)at - shared.data()) + kSharedBase; }
 
 inline void copy(const Box& box) {
@@ -91,8 +104,9 @@ inline void copy(const Box& box) {
   } else {
     const TensorMap& map = *box.map;
     const unsigned to = address_of(box.to);
+    const int element = (int)map.element_bytes;
     for (int row = 0; row < map.box_rows; ++row)
-      for (int dim = 0; dim < 64; ++dim) {
+      for (int dim = 0; dim < 128 / element; ++dim) {
         const long long at[4] = {box.dim + dim, box.row + row, box.h, box.b};
         bool there = true;
         long long from = 0;
@@ -100,7 +114,11 @@ inline void copy(const Box& box) {
           there = there && at[i] >= 0 && at[i] < map.sizes[i];
           from += at[i] * map.strides[i];
         }
-        *half_at(swizzled(to + row * 128 + dim * 2)) = there ? map.data[from] : (Half)0;
+        unsigned char* const at_shared = byte_at(swizzled(to + row * 128 + dim * element));
+        if (there)
+          memcpy(at_shared, map.data + from * element, element);
+        else
+          memset(at_shared, 0, element);
       }
   }
   Phase& phase = phase_of(box.barrier);
@@ -150,6 +168,12 @@ inline float across(unsigned view, int number, int k) {
   return value_of(*half_at(swizzled(start + number / 64 * block + k / 8 * 1024 + k % 8 * 128 + number % 64 * 2)), kBf16);
 }
 
+inline void check_same(const Step& step, const Step& first) {
+  if (step.b != first.b || step.columns != first.columns || step.a.view != first.a.view || step.adds != first.adds ||
+      step.multiply != first.multiply)
+    fail("threads of a warp ask for different products");
+}
+
 // The step of a warp's lanes, which have 16 rows: four warps' are a warpgroup's product.
 inline void multiply(unsigned warp, Step* const (&lanes)[32]) {
   const Step& first = *lanes[0];
@@ -158,8 +182,7 @@ inline void multiply(unsigned warp, Step* const (&lanes)[32]) {
   std::vector<float> right((size_t)first.columns * 16);
   for (int lane = 0; lane < 32; ++lane) {
     const Step& step = *lanes[lane];
-    if (step.b != first.b || step.columns != first.columns || step.a.view != first.a.view || step.adds != first.adds)
-      fail("threads of a warp ask for different products");
+    check_same(step, first);
     if (step.a.registers == nullptr) continue;
     for (int part = 0; part < 4; ++part)
       for (int i = 0; i < 2; ++i)
@@ -189,10 +212,10 @@ inline void multiply(unsigned warp, Step* const (&lanes)[32]) {
   }
 }
 
-inline void ask(float (*sums)[4], int columns, Factor a, unsigned b, bool adds) {
+inline void ask(float (*sums)[4], int columns, Factor a, unsigned b, bool adds, Multiply how = multiply) {
   Products& own = products[current];
   if (!own.begun) fail("a product before wgmma_fence()");
-  Step step{sums, columns, a, b, adds, false, {}};
+  Step step{sums, columns, a, b, adds, false, how, {}};
   bool under_way = false;
   const auto look = [&](const std::vector<Step>& steps) {
     for (const Step& other : steps) under_way = under_way || other.sums == sums;
@@ -229,7 +252,7 @@ inline void wait_for_groups(size_t left) {
       for (size_t i = 0; i < groups[0]->size(); ++i) {
         Step* lanes[32];
         for (int lane = 0; lane < 32; ++lane) lanes[lane] = &(*groups[lane])[i];
-        multiply(first / 32, lanes);
+        lanes[0]->multiply(first / 32, lanes);
       }
       for (unsigned lane = 0; lane < 32; ++lane) products[first + lane].groups.pop_front();
     }

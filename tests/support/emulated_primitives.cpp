@@ -346,6 +346,7 @@ inline unsigned long long exchange_word(unsigned long long* word, unsigned long 
   return found;
 }
 inline int bit_number(unsigned bit) { return __builtin_ctz(bit); }
+inline float load_constant(const float* from) { return *from; }
 inline unsigned bits_of(float x) {
   unsigned bits;
   memcpy(&bits, &x, 4);

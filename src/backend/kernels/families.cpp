@@ -1,6 +1,7 @@
 #include <mutex>
 
 #include "backend/kernels/family.hpp"
+#include "backend/kernels/float8/family.hpp"
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/portable/family.hpp"
 #include "backend/kernels/split_kv/family.hpp"
@@ -8,7 +9,7 @@
 namespace scoremod::backend::kernels {
 namespace {
 
-constexpr const KernelFamily* kFamilies[]{&kHopperFamily, &kPortableFamily, &kSplitKvFamily};
+constexpr const KernelFamily* kFamilies[]{&kHopperFamily, &kFloat8Family, &kPortableFamily, &kSplitKvFamily};
 
 std::mutex added_mutex;
 std::vector<const KernelFamily*>& added() {

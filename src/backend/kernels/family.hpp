@@ -9,6 +9,7 @@
 #include "backend/candidate.hpp"
 #include "backend/cuda/modules/runtime_compiler.hpp"
 #include "backend/cuda/text/kernel_text.hpp"
+#include "backend/forward_rounding.hpp"
 #include "backend/kernels/text/kernel_source.hpp"
 #include "backend/kernels/workspace/call.hpp"
 #include "base/canonical_bytes.hpp"
@@ -87,6 +88,9 @@ struct KernelFamily {
   std::vector<UnsupportedReason> (*objections)(const Work& work, const DeviceProperties* device);
   /// Its variants for work without objections. It adds a reason for each kind of variant that it leaves out.
   Variants (*variants)(const Work& work, const DeviceProperties& device, std::vector<UnsupportedReason>& reasons);
+  /// Whether it is for FP8 queries, keys and values, which it alone is asked for.
+  bool of_float8 = false;
+  ForwardRounding rounding = {};  ///< of its forwards
 };
 
 /// All families, in the order in which explain lists their candidates.

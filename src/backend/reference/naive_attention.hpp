@@ -78,6 +78,8 @@ struct Moves {
   /// two should cancel, and only their errors are left.
   double difference = 0;
   double smallest_weight = 0;  ///< weights below are 0, as on a device that flushes subnormals
+  /// Weights are rounded as coarsely as a forward may, for o alone; the rest of it has no effect.
+  ForwardRounding forward = {};
 };
 
 /// Attention as its definition reads, one row of scores at a time, everything computed anew in Real.

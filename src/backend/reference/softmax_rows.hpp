@@ -173,13 +173,15 @@ class SoftmaxRows {
 
   /// The row's output.
   void output(std::int64_t b, std::int64_t h, const Row<Real>& row, Real* o) const {
+    Real largest = 0;
+    for (const Real weight : row.weight) largest = std::max(largest, weight);
     // A NaN among the terms of the sum is in all of the row, whatever goes into the output.
     for (std::int64_t d = 0; d < problem.dim_v; ++d) o[d] = std::isnan(row.lse) ? row.lse : Real(0);
     for (std::int64_t j = 0; j < problem.seq_kv; ++j) {
       const auto at = static_cast<std::size_t>(j);
       if (!row.kept[at] || row.share[at] == 0) continue;
-      add_scaled(o, as_stored(row.weight[at] * row.share[at], problem::product_dtype(problem)), v_row(b, h, j),
-                 problem.dim_v);
+      add_scaled(o, as_stored(rounded(row.weight[at], largest) * row.share[at], problem::product_dtype(problem)),
+                 v_row(b, h, j), problem.dim_v);
     }
   }
 
@@ -238,6 +240,15 @@ class SoftmaxRows {
       if (std::isnan(program_.value()) || program_.value() > maximum) maximum = program_.value();
     }
     return maximum;
+  }
+
+  /// A weight with the rounding of Moves::forward, in a row with this largest one.
+  Real rounded(Real weight, Real largest) const {
+    const auto& [scores, unit, lost] = moves_.forward;
+    if (unit == 0 || !(weight > 0) || !std::isfinite(largest)) return weight;
+    const double part = static_cast<double>(weight) / static_cast<double>(largest);
+    const double step = 2 * std::max(unit * std::exp2(std::floor(std::log2(part))), lost);
+    return static_cast<Real>(std::nearbyint(part / step) * step) * largest;
   }
 
   /// The quantity that Moves::score is relative to.

@@ -85,6 +85,18 @@ class KernelsBackend final : public Backend {
   /// is cut off at most. A product leaves out that of the two rests, which is 2^-22 of it at most, and what it cuts off
   /// of its sum of three is 2^-22 again (shared/products.cuh).
   double product_error() const override { return 0x1p-20; }
+  /// A problem is held to the coarsest family that has kernels for it, whichever candidate runs.
+  ForwardRounding forward_rounding(const CompiledProblem& problem) const override {
+    const Work work{problem, Direction::kForward, {}};
+    ForwardRounding coarsest;
+    for (const KernelFamily* family : families_for(problem)) {
+      if (!family->objections(work, nullptr).empty()) continue;
+      const auto& [scores, weights, lost_weights] = family->rounding;
+      coarsest = {std::max(coarsest.scores, scores), std::max(coarsest.weights, weights),
+                  std::max(coarsest.lost_weights, lost_weights)};
+    }
+    return coarsest;
+  }
 
   std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task& task,
                                             const Target* target) const override {
@@ -114,10 +126,11 @@ class KernelsBackend final : public Backend {
                                     std::vector<UnsupportedReason>& reasons) const override {
     if (!problem::has_float8_keys(problem.problem)) return own_candidates(problem, task, target, reasons);
     std::vector<Candidate> candidates = cuda::float8_candidates(*this, problem, task, target, reasons);
-    if (is_float8(problem.problem.dtype)) return candidates;
-    // Some kernels read FP8 keys and values as they are. What the others object to is known of 16 bits.
+    // Some kernels read FP8 tensors as they are. What the others object to is known of 16 bits.
     std::vector<UnsupportedReason> of_eight_bits;
-    for (Candidate& direct : own_candidates(problem, task, target, of_eight_bits))
+    const bool is_forward = task.direction == Direction::kForward;
+    for (Candidate& direct : own_candidates(problem, task, target,
+                                            is_float8(problem.problem.dtype) && is_forward ? reasons : of_eight_bits))
       candidates.push_back(std::move(direct));
     return candidates;
   }
@@ -140,13 +153,20 @@ class KernelsBackend final : public Backend {
   }
 
  private:
+  static std::vector<const KernelFamily*> families_for(const CompiledProblem& problem) {
+    std::vector<const KernelFamily*> families = kernels::families();
+    const bool float8 = is_float8(problem.problem.dtype);
+    std::erase_if(families, [&](const KernelFamily* family) { return family->of_float8 != float8; });
+    return families;
+  }
+
   /// The candidates of kernels that run the problem as it is.
   static std::vector<Candidate> own_candidates(const CompiledProblem& problem, const Task& task, const Target& target,
                                                std::vector<UnsupportedReason>& reasons) {
     std::vector<Candidate> candidates;
     const std::vector<OperandTarget> targets = targets_of(problem, task);
     const Work work{problem, task.direction, targets};
-    for (const KernelFamily* family : kernels::families()) {
+    for (const KernelFamily* family : families_for(problem)) {
       const std::vector<UnsupportedReason> against = family->objections(work, &target.device);
       append(reasons, against);
       if (!against.empty()) continue;
@@ -172,7 +192,7 @@ class KernelsBackend final : public Backend {
   /// Why no family has kernels that fit; empty if one has.
   static std::vector<UnsupportedReason> family_objections(const Work& work, const DeviceProperties* device) {
     std::vector<UnsupportedReason> all;
-    for (const KernelFamily* family : kernels::families()) {
+    for (const KernelFamily* family : families_for(work.problem)) {
       std::vector<UnsupportedReason> against = family->objections(work, device);
       if (against.empty() && device == nullptr) return {};
       if (against.empty()) {

@@ -26,24 +26,6 @@ std::string register_numbers(std::int64_t first, std::int64_t count) {
   return text;
 }
 
-/// A warpgroup's product with this number of columns; a thread has half as many sums.
-std::string product_text(DType dtype, std::int64_t columns) {
-  const std::int64_t sums = columns / 2;
-  std::string operands;
-  for (std::int64_t i = 0; i < sums; ++i) operands += concat(i == 0 ? "" : ", ", "\"+f\"(d[", i / 4, "][", i % 4, "])");
-  return cuda::fill(cuda::part(cuda::file_text(kHopperPrimitives), "product"),
-                    {{"columns", columns},
-                     {"type", dtype == DType::kBF16 ? "bf16.bf16" : "f16.f16"},
-                     {"sums", register_numbers(0, sums)},
-                     {"operands", operands},
-                     {"quad", register_numbers(sums, 4)},
-                     {"r0", register_numbers(sums, 1)},
-                     {"r1", register_numbers(sums + 1, 1)},
-                     {"r2", register_numbers(sums + 2, 1)},
-                     {"r4", register_numbers(sums + 4, 1)},
-                     {"r5", register_numbers(sums + 5, 1)}});
-}
-
 constexpr int kWarpThreads = 32;
 /// The producers of hopper_backward_wide have 24 registers, and keep 100 to 128 bytes in memory. They use them once for
 /// a step of 64 queries.
@@ -304,18 +286,40 @@ Variants variants(const Work& work, const DeviceProperties& device, std::vector<
 
 }  // namespace
 
-void fill_hopper(Holes& holes, const AttentionProblem& problem, Direction direction, const HopperShape& shape) {
+std::string product_text(std::string_view file, std::string_view name, std::int64_t columns, std::string_view type) {
+  // A thread has half as many sums.
+  const std::int64_t sums = columns / 2;
+  std::string operands;
+  for (std::int64_t i = 0; i < sums; ++i) operands += concat(i == 0 ? "" : ", ", "\"+f\"(d[", i / 4, "][", i % 4, "])");
+  return cuda::fill(cuda::part(cuda::file_text(file), name), {{"columns", columns},
+                                                              {"type", type},
+                                                              {"sums", register_numbers(0, sums)},
+                                                              {"operands", operands},
+                                                              {"quad", register_numbers(sums, 4)},
+                                                              {"r0", register_numbers(sums, 1)},
+                                                              {"r1", register_numbers(sums + 1, 1)},
+                                                              {"r2", register_numbers(sums + 2, 1)},
+                                                              {"r4", register_numbers(sums + 4, 1)},
+                                                              {"r5", register_numbers(sums + 5, 1)}});
+}
+
+void fill_hopper_settings(Holes& holes, const HopperShape& shape, int query_stages) {
   static constexpr std::array<const char*, 3> kDqOrders{"kFenceAtOnce", "kLateFence", "kEarlyAdditions"};
   holes.set("key_stages", shape.key_stages);
   holes.set("box_rows", kHopperBoxRows);
-  holes.set("query_stages", hopper_query_stages(shape, problem.dim_qk, problem.dim_v));
+  holes.set("query_stages", query_stages);
   holes.set("loads_bias", shape.loaded_bias ? "true" : "false");
   holes.set("dq_order", kDqOrders[static_cast<std::size_t>(shape.dq_order)]);
+}
+
+void fill_hopper(Holes& holes, const AttentionProblem& problem, Direction direction, const HopperShape& shape) {
+  fill_hopper_settings(holes, shape, hopper_query_stages(shape, problem.dim_qk, problem.dim_v));
+  const std::string_view type = problem.dtype == DType::kBF16 ? "bf16.bf16" : "f16.f16";
   std::string products;
   CanonicalWriter from;
   from.integer(static_cast<std::int64_t>(problem.dtype));
   for (const std::int64_t columns : hopper_product_columns(problem, direction, shape)) {
-    products += product_text(problem.dtype, columns);
+    products += product_text(kHopperPrimitives, "product", columns, type);
     from.integer(columns);
   }
   holes.set_long("product", std::move(products), from.written());

@@ -20,9 +20,13 @@ namespace {
 
 using problem::TensorRole;
 
-constexpr std::int64_t kHalfBytes = 2;
-/// Halves of a row that one copy brings: as many as are exchanged among themselves.
-constexpr cuuint32_t kBoxDims = 64;
+/// Bytes of a row that one copy brings: as many as are exchanged among themselves.
+constexpr std::size_t kBoxBytes = 128;
+
+CUtensorMapDataType map_type(DType dtype) {
+  if (is_float8(dtype)) return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  return dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+}
 
 bool write_map(DType dtype, const problem::TensorShape& shape, const device::TensorArgument& tensor, CacheLines lines,
                std::byte (&to)[TensorMaps::kBytes]) {
@@ -34,15 +38,18 @@ bool write_map(DType dtype, const problem::TensorShape& shape, const device::Ten
   const auto size = [](std::int64_t of) { return static_cast<cuuint64_t>(of); };
   const std::array<cuuint64_t, 4> sizes{size(shape.dim), size(shape.sequence), size(shape.heads), size(shape.batch)};
   // The stride of a size of 1 may be anything, but what the driver takes.
-  const auto stride = [](long long elements) {
-    return static_cast<cuuint64_t>(elements <= 0 ? 16 : elements * kHalfBytes);
+  const std::size_t element = size_of(dtype);
+  const auto stride = [&](long long elements) {
+    return elements <= 0 ? cuuint64_t{16} : static_cast<cuuint64_t>(elements) * element;
   };
   const std::array<cuuint64_t, 3> strides{stride(tensor.row), stride(tensor.head), stride(tensor.batch)};
-  const std::array<cuuint32_t, 4> box{kBoxDims, static_cast<cuuint32_t>(kHopperBoxRows), 1, 1}, steps{1, 1, 1, 1};
+  const std::array<cuuint32_t, 4> box{static_cast<cuuint32_t>(kBoxBytes / element),
+                                      static_cast<cuuint32_t>(kHopperBoxRows), 1, 1},
+      steps{1, 1, 1, 1};
   CUtensorMap map{};
   const CUresult status = SCOREMOD_DRIVER(cuTensorMapEncodeTiled)(
-      &map, dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, tensor.data,
-      sizes.data(), strides.data(), box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      &map, map_type(dtype), 4, tensor.data, sizes.data(), strides.data(), box.data(), steps.data(),
+      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
       lines == CacheLines::k128Bytes ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) return false;
@@ -129,8 +136,10 @@ class KernelsPlan final : public Plan {
 std::array<MappedTensor, TensorMaps::kCount> mapped_tensors(const AttentionProblem& problem,
                                                             device::AttentionArguments& call) {
   const auto sized = [&](TensorRole role) { return problem::memory_shape_of(problem, role); };
-  const problem::TensorShape copied{call.copied.batch == 0 ? 1 : problem.batch,
-                                    call.copied.head == 0 ? 1 : problem.heads_q, problem.seq_q, problem.seq_kv};
+  problem::TensorShape copied{call.copied.batch == 0 ? 1 : problem.batch, call.copied.head == 0 ? 1 : problem.heads_q,
+                              problem.seq_q, problem.seq_kv};
+  // With FP8 it is v^T (CallLayout::add_transposed_values()).
+  if (is_float8(problem.dtype)) copied = {problem.batch, problem.heads_kv, problem.dim_v, call.copied.row};
   return {MappedTensor{&call.q, sized(TensorRole::kQ)},
           {&call.k, sized(TensorRole::kK)},
           {&call.v, sized(TensorRole::kV)},

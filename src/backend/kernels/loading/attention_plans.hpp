@@ -25,7 +25,7 @@ struct MappedTensor {
   problem::TensorShape shape;
 };
 /// The tensors of TensorMaps, in its order. The last one is the TMA-loaded bias, if any, with its keys as dims; batches
-/// or heads that share it have one.
+/// or heads that share it have one. Of FP8 it is v^T, with its keys as dims, too.
 std::array<MappedTensor, TensorMaps::kCount> mapped_tensors(const AttentionProblem& problem,
                                                             device::AttentionArguments& call);
 

@@ -31,7 +31,7 @@ struct OperandArgument {
 struct alignas(16) AttentionArguments {
   TensorArgument q, k, v, o, d_o, dq, dk, dv;
   /// The operand that TMA loads, if kLoadsBias: rows are its queries, dims its keys. Strides are 0 if batches or
-  /// heads share it.
+  /// heads share it. With kFloat8Queries it is v^T in the workspace: rows are the dims of v, dims its keys.
   TensorArgument copied;
   float* lse;             ///< [batch, heads_q, seq_q], or [tokens, heads_q]; null where none is wanted
   float* max_logit;       ///< likewise, where kMaxLogit

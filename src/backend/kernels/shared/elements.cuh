@@ -20,7 +20,7 @@ struct ElementOf<true> {
 using Element = ElementOf<kFloats>::Type;
 using TileElement = ElementOf<kFloatTiles>::Type;
 
-// An FP8 number of k or v, by kKeyKind.
+// An FP8 number of q, k or v, by kKeyKind.
 struct Float8 {
   unsigned char bits;
 };
@@ -34,6 +34,7 @@ struct KeyElementOf<true> {
   using Type = Float8;
 };
 using KeyElement = KeyElementOf<kKeyKind != kElementKeys>::Type;
+using QueryElement = KeyElementOf<kFloat8Queries>::Type;
 
 // The type of o and d_o.
 template <OutputKind kKind>

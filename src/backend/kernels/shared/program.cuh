@@ -67,9 +67,12 @@ template <bool kMasked, bool kCopied = false>
 /*{}*/
 
 /*{key_factors}*/
-// The scales of a KV head's keys, and of its values: value = stored * scale.
+// The scales of a KV head's keys, and of its values: value = stored * scale. With kFloat8Queries score_scale() has that
+// of keys.
 SCOREMOD_FUNCTION float key_factor(const Arguments& p, int kv_head) { return /*{of_keys}*/ 1.0f /*{}*/; }
 SCOREMOD_FUNCTION float value_factor(const Arguments& p, int kv_head) { return /*{of_values}*/ 1.0f /*{}*/; }
+// The factor that turns a product of q and k into a score.
+SCOREMOD_FUNCTION float score_scale(const Arguments& p) { return /*{score_scale}*/ p.call.scale /*{}*/; }
 /*{}*/
 
 /*{sink}*/

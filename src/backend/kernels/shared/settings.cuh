@@ -3,9 +3,11 @@
 
 constexpr bool kBf16 = /*{bf16}*/ true /*{}*/;       // elements of 16 bits are bf16, else f16
 constexpr bool kFloats = /*{floats}*/ false /*{}*/;  // q, k and v are f32, else of 16 bits
-// The dtype of k and v, which only decode kernels take if it is another than q's.
+// The dtype of k and v if it is FP8, which decode kernels take beside a q of 16 bits.
 enum KeyKind { kElementKeys, kE4M3Keys, kE5M2Keys };
 constexpr KeyKind kKeyKind = /*{key_kind}*/ kElementKeys /*{}*/;
+// Whether q has that dtype too. Weights are then rounded to e4m3, in a forward alone.
+constexpr bool kFloat8Queries = /*{float8_queries}*/ false /*{}*/;
 // Tiles and MMAs are f32 if q, k and v are, or if d_o must not be rounded to their dtype.
 constexpr bool kFloatTiles = /*{float_tiles}*/ false /*{}*/;
 constexpr int kDimQk = /*{dim_qk}*/ 64 /*{}*/, kDimV = /*{dim_v}*/ 64 /*{}*/;

@@ -29,12 +29,14 @@ struct SoftmaxRows {
 };
 
 // Rescale threshold: a reference stays until a weight would exceed 2 to this power, so that few tiles rescale the
-// accumulator.
-constexpr float kSlack = 8.0f;
+// accumulator. Weights of e4m3, whose largest number is 448 and whose smallest 2^-9, are 2^kWeightShift times as large.
+constexpr float kSlack = kFloat8Queries ? 0.75f : 8.0f, kWeightShift = kFloat8Queries ? 8.0f : 0.0f;
+// The reference by which weights are as large as they are.
+SCOREMOD_FUNCTION float shifted(float reference) { return kFloat8Queries ? reference - kWeightShift : reference; }
 
 // Scores in units whose exponential is a power of 2.
 SCOREMOD_FUNCTION float exponent_unit(const Arguments& p) {
-  return kScoreIsValue ? fabsf(p.call.scale) * kLog2E : kLog2E;
+  return kScoreIsValue ? fabsf(score_scale(p)) * kLog2E : kLog2E;
 }
 
 // Sums and largest values of a row are made in so many chains, which don't wait for each other.
@@ -60,8 +62,8 @@ template <bool kMasked, class Copied>
 SCOREMOD_FUNCTION void modify(const Arguments& p, Sums<kRowTiles, kKeys>& scores, float (&top)[kRowTiles][2], int b,
                               int h, int first_row, int first_key, const Copied& copied) {
   const int lane = threadIdx.x % 32, last_row = rows_of_head(p.call) - 1;
-  const float factor = kScoreIsValue ? 1.0f : p.call.scale;
-  if (kScoreIsValue && p.call.scale < 0.0f) {
+  const float factor = kScoreIsValue ? 1.0f : score_scale(p);
+  if (kScoreIsValue && score_scale(p) < 0.0f) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
@@ -196,7 +198,7 @@ SCOREMOD_FUNCTION void weigh(const Arguments& p, Sums<kRowTiles, kKeys>& scores,
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       // With nothing kept so far any reference gives a weight of 0.
-      const float reference = rows.reference[m][half] == -infinity() ? 0.0f : rows.reference[m][half];
+      const float reference = shifted(rows.reference[m][half] == -infinity() ? 0.0f : rows.reference[m][half]);
       float sums[kChains];
 #pragma unroll
       for (int chain = 0; chain < kChains; ++chain) sums[chain] = 0.0f;
@@ -257,7 +259,7 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
   const AttentionArguments& call = p.call;
   const int thread = crew.number();
   const int kv_head = h / call.group;
-  const Rows qs = rows_of(call.q, b, h);
+  const RowsOf<QueryElement> qs = rows_of<QueryElement>(call.q, b, h);
   const RowsOf<KeyElement> ks = rows_of<KeyElement>(call.k, b, kv_head), vs = rows_of<KeyElement>(call.v, b, kv_head);
   const float of_keys = key_factor(p, kv_head), of_values = value_factor(p, kv_head);
   const int keys = keys_of(call, b);
@@ -268,7 +270,7 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
 #pragma unroll 1
     for (int d = 0; d < kDimQk; ++d)
       score = multiply_add(float_of(qs.at(q)[d * qs.dim]), float_of(ks.at(kv)[d * ks.dim]), score);
-    return value_of<true>(p, score * of_keys * call.scale, b, h, q, kv);
+    return value_of<true>(p, score * of_keys * score_scale(p), b, h, q, kv);
   };
   float largest = -infinity();
   for (int kv = thread; kv < keys; kv += Crew::kCount) largest = f32_max(largest, value_at(kv));
@@ -316,11 +318,12 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
 }
 
 // `largest` is in raise_references()' units.
-SCOREMOD_FUNCTION void store_row_terms(const AttentionArguments& call, int b, int h, int q, float lse, float largest) {
+SCOREMOD_FUNCTION void store_row_terms(const Arguments& p, int b, int h, int q, float lse, float largest) {
+  const AttentionArguments& call = p.call;
   const long long number = row_number(call, b, h, q);
   if (call.lse != nullptr) call.lse[number] = lse;
   if (kMaxLogit)
-    call.max_logit[number] = kScoreIsValue && largest != -infinity() ? largest * fabsf(call.scale) : largest;
+    call.max_logit[number] = kScoreIsValue && largest != -infinity() ? largest * fabsf(score_scale(p)) : largest;
 }
 
 // Writes the rows' LSEs, and what their outputs are to be multiplied by; returns whether an output is not finite.
@@ -339,11 +342,11 @@ SCOREMOD_FUNCTION bool close_softmax(const Arguments& p, SoftmaxRows& rows, floa
       sum += exchange(sum, 2);
       const int row = first_query + m * 16 + half * 8 + lane / 4;
       float lse;
-      const float factor = dropped(call, close_row(sink, rows.reference[m][half], sum, lse), true);
+      const float factor = dropped(call, close_row(sink, shifted(rows.reference[m][half]), sum, lse), true);
       not_finite = not_finite || (row < queries && !is_finite(sum));
       // The weight of the row's largest value is at least 1.
       factors[m][half] = sum == 0.0f ? 0.0f : factor / sum;
-      if (lane % 4 == 0 && row < queries) store_row_terms(call, b, h, row, lse, rows.largest[m][half]);
+      if (lane % 4 == 0 && row < queries) store_row_terms(p, b, h, row, lse, rows.largest[m][half]);
     }
   return not_finite;
 }

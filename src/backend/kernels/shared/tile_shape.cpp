@@ -38,7 +38,7 @@ void add_forward_launches(CallLayout& layout, const KernelLaunch& launch, const 
 }
 
 std::vector<UnsupportedReason> problem_objections(const compiler::CompiledProblem& compiled, Direction direction,
-                                                  bool float8_keys) {
+                                                  Float8 float8) {
   // Every member is named: one that is added does not compile until it is run or refused here.
   static_assert(problem::kAllTopics<Sequences, TensorDTypes, TensorLayouts, SoftmaxOptions, OutputOptions,
                                     BackwardOptions, ScoreProgram>);
@@ -54,7 +54,7 @@ std::vector<UnsupportedReason> problem_objections(const compiler::CompiledProble
       problem::topic<BackwardOptions>(problem);
   [[maybe_unused]] const auto& [program, operands] = problem::topic<ScoreProgram>(problem);
   std::vector<UnsupportedReason> reasons;
-  if (is_float8(dtype) || (dtype_kv && !float8_keys))
+  if ((is_float8(dtype) && float8 != Float8::kAll) || (dtype_kv && float8 != Float8::kKeys))
     reasons.push_back(unsupported(
         Rule::kDtype, concat("expected q, k and v in f32, f16 or bf16, found ", to_string(dtype_kv.value_or(dtype)))));
   if (const std::int64_t widest = widest_head(direction); dim_qk > widest || dim_v > widest) {
@@ -87,8 +87,8 @@ std::vector<UnsupportedReason> device_objections(const DeviceProperties& device)
                                                device.compute_capability / 10, ".", device.compute_capability % 10))};
 }
 
-std::vector<UnsupportedReason> tiled_objections(const Work& work, const DeviceProperties* device, bool float8_keys) {
-  std::vector<UnsupportedReason> reasons = problem_objections(work.problem, work.direction, float8_keys);
+std::vector<UnsupportedReason> tiled_objections(const Work& work, const DeviceProperties* device, Float8 float8) {
+  std::vector<UnsupportedReason> reasons = problem_objections(work.problem, work.direction, float8);
   if (reasons.empty() && device != nullptr) return device_objections(*device);
   return reasons;
 }

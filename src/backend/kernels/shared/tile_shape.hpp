@@ -53,13 +53,19 @@ inline constexpr std::int64_t kWidestHead = 256, kWidestForward = 576;
 constexpr std::int64_t widest_head(Direction direction) {
   return direction == Direction::kForward ? kWidestForward : kWidestHead;
 }
+/// The FP8 tensors that a family takes as they are.
+enum class Float8 : std::uint8_t {
+  kNone,
+  kKeys,  ///< keys and values under queries of 16 bits
+  kAll,   ///< queries, keys and values
+};
+
 /// Why no tiled kernels can be made for a direction of a problem, whatever the device; empty where they can.
-/// `float8_keys`: whether a family takes FP8 keys and values under queries of 16 bits.
 std::vector<UnsupportedReason> problem_objections(const compiler::CompiledProblem& problem, Direction direction,
-                                                  bool float8_keys = false);
+                                                  Float8 float8 = Float8::kNone);
 /// problem_objections(), and device_objections() if there are none and there is a device.
 std::vector<UnsupportedReason> tiled_objections(const Work& work, const DeviceProperties* device,
-                                                bool float8_keys = false);
+                                                Float8 float8 = Float8::kNone);
 /// Why a device cannot run what these kernels are made of, whatever the problem.
 std::vector<UnsupportedReason> device_objections(const DeviceProperties& device);
 /// The reasons why a launch has too little shared memory on this device.

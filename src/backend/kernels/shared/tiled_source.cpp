@@ -21,7 +21,8 @@ namespace {
 
 /// The 16-bit dtype of the kernels: that of q, k and v, or of o if only o has one.
 DType half_dtype(const AttentionProblem& problem) {
-  return problem.dtype == DType::kF32 ? problem.dtype_o.value_or(DType::kBF16) : problem.dtype;
+  if (problem.dtype == DType::kF16 || problem.dtype == DType::kBF16) return problem.dtype;
+  return problem.dtype_o.value_or(DType::kBF16);
 }
 
 /// Whether an operand has numbers of its own along the axis, or there is no mask. A table's indices are clamped where
@@ -45,8 +46,9 @@ const char* output_kind(const AttentionProblem& problem) {
 }
 
 const char* key_kind(const AttentionProblem& problem) {
-  if (!problem.dtype_kv) return "kElementKeys";
-  return *problem.dtype_kv == DType::kE4M3 ? "kE4M3Keys" : "kE5M2Keys";
+  const DType keys = problem::dtype_of(problem, problem::TensorRole::kK);
+  if (!is_float8(keys)) return "kElementKeys";
+  return keys == DType::kE4M3 ? "kE4M3Keys" : "kE5M2Keys";
 }
 
 const char* flag(bool value) { return value ? "true" : "false"; }
@@ -55,6 +57,7 @@ void set_problem(Holes& holes, const AttentionProblem& problem) {
   holes.set("bf16", flag(half_dtype(problem) == DType::kBF16));
   holes.set("floats", flag(problem.dtype == DType::kF32));
   holes.set("key_kind", key_kind(problem));
+  holes.set("float8_queries", flag(is_float8(problem.dtype)));
   holes.set("dim_qk", problem.dim_qk);
   holes.set("index_offsets", flag(problem.index_offsets));
   holes.set("given_deltas", flag(problem.given_deltas));
@@ -210,17 +213,32 @@ std::string sink_function(const AttentionProblem& problem) {
   return fill(part(file_text(kProgram), "sink"), {{"statements", statements}, {"sink", sink}});
 }
 
-/// The scales of an FP8 KV cache. A call has stride 0 for one of the whole tensor.
+/// The operand of the scale of this name.
+std::string scale_operand(const AttentionProblem& problem, const char* name) {
+  const auto number = problem::operand_number(problem.program, name);
+  if (!number) fail_bug("a problem with FP8 tensors whose program does not declare '", name, "'");
+  return concat("p.operands[", *number, "]");
+}
+
+/// The scales of FP8 tensors. A call has stride 0 for one of the whole tensor, as those of q are.
 std::string key_factor_functions(const AttentionProblem& problem) {
-  const auto factor = [&](const char* name) -> std::string {
-    if (!problem.dtype_kv) return "1.0f";
-    const auto number = problem::operand_number(problem.program, name);
-    if (!number) fail_bug("a problem with an FP8 KV cache whose program does not declare '", name, "'");
-    const std::string operand = concat("p.operands[", *number, "]");
+  const bool of_queries = is_float8(problem.dtype);
+  const auto of_head = [&](const char* name) {
+    const std::string operand = scale_operand(problem, name);
     return concat("((const float*)", operand, ".data)[kv_head * ", operand, ".stride[0]]");
   };
+  const auto of_tensor = [&](const char* name) {
+    return concat("load_constant((const float*)", scale_operand(problem, name), ".data)");
+  };
+  std::string of_keys = "1.0f", of_values = "1.0f", score_scale = "p.call.scale";
+  if (problem::has_float8_keys(problem)) of_values = of_head(problem::kDescaleOfValues);
+  if (of_queries)
+    score_scale +=
+        concat(" * (", of_tensor(problem::kDescaleOfQueries), " * ", of_tensor(problem::kDescaleOfKeys), ")");
+  else if (problem.dtype_kv)
+    of_keys = of_head(problem::kDescaleOfKeys);
   return fill(part(file_text(kProgram), "key_factors"),
-              {{"of_keys", factor(problem::kDescaleOfKeys)}, {"of_values", factor(problem::kDescaleOfValues)}});
+              {{"of_keys", of_keys}, {"of_values", of_values}, {"score_scale", score_scale}});
 }
 
 std::string mask_function(const AttentionProblem& problem, const Program& program, std::span<const NodeId> terms) {

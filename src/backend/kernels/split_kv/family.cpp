@@ -170,8 +170,7 @@ class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
 };
 
 std::vector<UnsupportedReason> objections(const Work& work, const DeviceProperties* device) {
-  constexpr bool kFloat8Keys = true;
-  std::vector<UnsupportedReason> reasons = tiled_objections(work, device, kFloat8Keys);
+  std::vector<UnsupportedReason> reasons = tiled_objections(work, device, Float8::kKeys);
   if (!reasons.empty() || work.direction == Direction::kBackward) return reasons;
   return split_kv_objections(work.problem.problem);
 }

@@ -113,7 +113,7 @@ SCOREMOD_FUNCTION bool store_merged(const Arguments& p, const MergedRow& row, in
     not_finite = not_finite || !is_finite(row.output[j]);
     store_element(to.at(q) + dim * to.dim, sum == 0.0f ? 0.0f : row.output[j] * factor);
   }
-  if (lane == 0) store_row_terms(call, b, h, q, lse, row.largest);
+  if (lane == 0) store_row_terms(p, b, h, q, lse, row.largest);
   return not_finite;
 }
 

@@ -215,6 +215,20 @@ void CallLayout::add_sums(std::uint32_t operand, std::size_t bytes, bool behind)
       bytes, [operand](ArgumentBytes& to, std::byte* at) { to.operand(operand).sums = as<float>(at); }, behind);
 }
 
+void CallLayout::add_transposed_values(const AttentionProblem& problem, std::int64_t keys) {
+  const std::int64_t head = problem.dim_v * keys, batch = problem.heads_kv * head;
+  const std::size_t element = size_of(problem::dtype_of(problem, TensorRole::kV));
+  const auto point = [=](ArgumentBytes& to, std::byte* at) {
+    device::TensorArgument& transposed = to.call().copied;
+    transposed.data = at;
+    transposed.batch = batch;
+    transposed.head = head;
+    transposed.row = keys;
+    transposed.dim = transposed.aligned = 1;
+  };
+  workspace_.add(static_cast<std::size_t>(problem.batch * batch) * element, point);
+}
+
 void CallLayout::write(ArgumentBytes& to, std::byte* workspace, std::byte* once) const {
   device::AttentionArguments& call = to.call();
   call.query_tiles = query_tiles;

@@ -21,8 +21,8 @@ namespace device {
 #include "backend/kernels/shared/arguments.cuh"
 }  // namespace device
 
-/// The tensor maps of q, k, v, d_o and a TMA-loaded bias, as the driver writes them. Hopper kernels take them before
-/// the other arguments (hopper/tiles.cuh).
+/// The tensor maps of q, k, v, d_o and a TMA-loaded bias, or v^T of FP8, as the driver writes them. Hopper kernels take
+/// them before the other arguments (hopper/tiles.cuh).
 struct TensorMaps {
   static constexpr std::size_t kBytes = 128, kCount = 5;
   std::byte bytes[kCount][kBytes];
@@ -122,6 +122,8 @@ class CallLayout {
   void add_workspace(Value* device::AttentionArguments::*pointer, std::size_t bytes) {
     workspace_.add(bytes, [pointer](ArgumentBytes& to, std::byte* at) { to.call().*pointer = as<Value>(at); });
   }
+  /// Adds a piece for v^T, for so many keys of each batch and KV head, and has `copied` of the arguments describe it.
+  void add_transposed_values(const AttentionProblem& problem, std::int64_t keys);
   /// Adds a piece of the workspace for the sums of an operand's gradient, right `behind` the last piece or aligned.
   void add_sums(std::uint32_t operand, std::size_t bytes, bool behind);
 

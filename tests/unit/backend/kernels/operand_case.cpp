@@ -32,13 +32,14 @@ std::vector<std::vector<std::byte>> bytes_of(std::span<const OperandGradient> gr
 
 EmulatedOperands::EmulatedOperands(const compiler::CompiledProblem& compiled, const AnyShape& shape, const Fault& fault,
                                    Gains gains)
-    : problem_(compiled.problem),
+    : compiled_(compiled),
+      problem_(compiled.problem),
       host_(Attention::compile(compiled.problem, on_the_host())),
       gradients_(compiled, operand_targets(compiled, problem::operands_with_gradient(compiled.problem), gains), shape,
                  fault, gains) {}
 
 checking::Subject EmulatedOperands::subject() {
-  checking::Subject subject = checking::subject_of(host_);
+  checking::Subject subject = checking::subject_of(host_, compiled_);
   subject.backend = "emulated operand kernels";
   workspace_.resize(gradients_.kernels().workspace_bytes() / sizeof(Line) + 1);
   subject.backward = [this, whole = subject.backward](const BackwardArgs& args, Buffer workspace) {

@@ -70,6 +70,7 @@ class EmulatedOperands {
     std::array<std::byte, 64> bytes;
   };
 
+  const compiler::CompiledProblem& compiled_;
   const AttentionProblem& problem_;
   bool twice_ = false, same_bits_ = false;
   Attention host_;

@@ -1,0 +1,184 @@
+// The Hopper forward of FP8 numbers, whose products are WGMMAs of e4m3. Its weights are rounded to e4m3. Tensor cores
+// keep fewer digits of a long FP8 sum than float32 has, so each tile's product with v begins anew and is added to o.
+// A producer warpgroup loads tiles ahead by TMA, and two consumer warpgroups issue their WGMMAs in turns.
+#pragma once
+
+#include "backend/kernels/float8/tiles.cuh"
+#include "backend/kernels/shared/softmax.cuh"
+
+constexpr Float8ForwardStorage kFloat8Storage{kDimQk, kDimV, kQueries, kKeys, kStages};
+
+struct Float8Tiles {
+  Float8 *q, *k, *v;
+  Barrier *q_full, *k_full, *k_empty, *v_full, *v_empty;
+
+  static constexpr int kKBytes = kFloat8Storage.k_tile.bytes, kVBytes = kFloat8Storage.v_tile.bytes;
+
+  SCOREMOD_MEMBER explicit Float8Tiles(unsigned char* shared) {
+    constexpr Float8ForwardStorage kAt = kFloat8Storage;
+    q = (Float8*)(shared + kAt.q);
+    k = (Float8*)(shared + kAt.k);
+    v = (Float8*)(shared + kAt.v);
+    q_full = (Barrier*)(shared + kAt.q_full);
+    k_full = (Barrier*)(shared + kAt.k_full);
+    k_empty = (Barrier*)(shared + kAt.k_empty);
+    v_full = (Barrier*)(shared + kAt.v_full);
+    v_empty = (Barrier*)(shared + kAt.v_empty);
+  }
+  SCOREMOD_MEMBER void begin() const {
+    mbarrier_init(q_full, 1);
+    for (int i = 0; i < kStages; ++i) {
+      mbarrier_init(k_full + i, 1);
+      mbarrier_init(v_full + i, 1);
+      mbarrier_init(k_empty + i, kWarps);
+      mbarrier_init(v_empty + i, kWarps);
+    }
+    fence_mbarrier_init();
+  }
+};
+
+// Producer warpgroup: loads the tile of q, then a tile of k and one of v^T for each step of the walk. One thread loads
+// aligned tensors.
+SCOREMOD_FUNCTION void produce_float8(const MappedArguments& all, const Float8Tiles& tiles, const QueryPlace& item) {
+  const AttentionArguments& call = all.rest.call;
+  if (call.q.aligned && call.k.aligned && threadIdx.x >= kThreads + 32) return;
+  const int b = item.b, h = item.h, head = h / call.group;
+  TileWalk<false> walk;
+  walk.begin(call, b, h, item.query_tile);
+  if (!walk.next(call, b, h)) return;
+  fill_float8_tile<kQueries, kDimQk>(tiles.q, call.q, all.q, tiles.q_full, b, h, item.query_tile * kQueries,
+                                     call.seq_q);
+  Ring<kStages> ring;
+  do {
+    const int first = walk.tile * kKeys;
+    mbarrier_wait(tiles.k_empty + ring.stage, ring.phase ^ 1);
+    fill_float8_tile<kKeys, kDimQk>(tiles.k + ring.stage * Float8Tiles::kKBytes, call.k, all.k,
+                                    tiles.k_full + ring.stage, b, head, first, call.seq_kv);
+    mbarrier_wait(tiles.v_empty + ring.stage, ring.phase ^ 1);
+    if (threadIdx.x == kThreads)
+      load_float8_tile<kDimV, kKeys>(tiles.v + ring.stage * Float8Tiles::kVBytes, all.copied, tiles.v_full + ring.stage,
+                                     first, 0, head, b);
+    ring.advance();
+  } while (walk.next(call, b, h));
+}
+
+SCOREMOD_FUNCTION void add_product(SoftmaxRows& rows, const Sums<1, kDimV>& product) {
+#pragma unroll
+  for (int n = 0; n < kDimV / 8; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) rows.output.at[0][n][e] += product.at[0][n][e];
+}
+
+// Turns products of q and k into weights, and rescales o.
+SCOREMOD_FUNCTION void weigh_float8(const Arguments& p, unsigned (&weights)[kKeys / 32][4], Sums<1, kKeys>& scores,
+                                    SoftmaxRows& rows, bool partial, int b, int h, int first_query, int first_key) {
+  online_softmax_step(p, scores, rows, partial, b, h, first_query, first_key);
+  round_to_8bit<kKeys>(weights, scores);
+}
+
+// Issues the product of the weights and a tile of v, and waits for it.
+SCOREMOD_FUNCTION void multiply_values(const Float8Tiles& tiles, Sums<1, kDimV>& product,
+                                       unsigned (&weights)[kKeys / 32][4], unsigned v, const Ring<kStages>& at) {
+  fence_operand(weights);
+  wgmma_fence();
+  issue_float8_ab<kDimV, kKeys>(product, weights, moved_by(v, at.stage * Float8Tiles::kVBytes));
+  wgmma_commit();
+  wgmma_wait<0>();
+  fence_operand(product.at[0]);
+  consumer_release(tiles.v_empty + at.stage);
+}
+
+// Main loop of a consumer warpgroup over all tiles of keys from the walk's on. `first_query` is the first of the warp's
+// 16. In its turn a warpgroup multiplies the last tile's weights and v, and begins the next tile's scores. That product
+// is added to o beside them: registers have no room for both products and the weights at once.
+SCOREMOD_FUNCTION void consume_float8(const Arguments& p, const Float8Tiles& tiles, SoftmaxRows& rows,
+                                      TileWalk<false>& walk, int b, int h, int first_query) {
+  const AttentionArguments& call = p.call;
+  const unsigned q = moved_by(float8_view(tiles.q, kQueries), group_number() * 64 * kRowBytes);
+  const unsigned k = float8_view(tiles.k, kKeys), v = float8_view(tiles.v, kDimV);
+  Ring<kStages> ring;
+  Sums<1, kKeys> scores;
+  Sums<1, kDimV> product;
+  unsigned weights[kKeys / 32][4];
+  const auto issue_scores = [&] {
+    wgmma_fence();
+    issue_float8_abt<kDimQk, kQueries>(scores, q, moved_by(k, ring.stage * Float8Tiles::kKBytes));
+    wgmma_commit();
+    scheduler_pass();
+  };
+  const auto wait_for_scores = [&] {
+    wgmma_wait<0>();
+    fence_operand(scores.at[0]);
+    consumer_release(tiles.k_empty + ring.stage);
+  };
+  mbarrier_wait(tiles.k_full + ring.stage, ring.phase);
+  scheduler_wait();
+  issue_scores();
+  int first_key = walk.tile * kKeys;
+  bool partial = walk.partial, more = walk.next(call, b, h);
+  wait_for_scores();
+  weigh_float8(p, weights, scores, rows, partial, b, h, first_query, first_key);
+  while (more) {
+    const Ring<kStages> last = ring;
+    ring.advance();
+    mbarrier_wait(tiles.v_full + last.stage, last.phase);
+    mbarrier_wait(tiles.k_full + ring.stage, ring.phase);
+    scheduler_wait();
+    multiply_values(tiles, product, weights, v, last);
+    issue_scores();
+    add_product(rows, product);
+    first_key = walk.tile * kKeys;
+    partial = walk.partial;
+    more = walk.next(call, b, h);
+    wait_for_scores();
+    weigh_float8(p, weights, scores, rows, partial, b, h, first_query, first_key);
+  }
+  mbarrier_wait(tiles.v_full + ring.stage, ring.phase);
+  multiply_values(tiles, product, weights, v, ring);
+  add_product(rows, product);
+}
+
+// Consumer warpgroup: waits for q, runs the main loop, and stores its rows. Returns whether an output is not finite.
+SCOREMOD_FUNCTION bool compute_float8(const Arguments& p, const Float8Tiles& tiles, const QueryPlace& item) {
+  const AttentionArguments& call = p.call;
+  const int b = item.b, h = item.h, first_query = item.query_tile * kQueries + threadIdx.x / 32 * 16;
+  SoftmaxRows rows;
+  rows.clear();
+  TileWalk<false> walk;
+  walk.begin(call, b, h, item.query_tile);
+  if (walk.next(call, b, h)) {
+    scheduler_begin();
+    mbarrier_wait(tiles.q_full, 0);
+    consume_float8(p, tiles, rows, walk, b, h, first_query);
+  }
+  float factors[1][2];
+  const bool not_finite = close_softmax(p, rows, factors, b, h, first_query);
+  const float of_values = value_factor(p, h / call.group);
+  for (float& factor : factors[0]) factor *= of_values;
+  // A row of the tile of q is as many bytes as one of half as many halves.
+  store_through_tile<kDimV, kDimQk / 2>(rows.output, factors, rows_of<Output>(call.o, b, h), (Half*)tiles.q,
+                                        first_query, call.seq_q);
+  return not_finite;
+}
+
+/*{kernel float8_forward}*/
+// attention_forward with WGMMA of e4m3, a CTA for each tile of queries of a batch and head.
+SCOREMOD_KERNEL(kThreads + kGroup, 1) float8_forward(SCOREMOD_MAPPED_ARGUMENT all) {
+  SCOREMOD_SHARED(unaligned);
+  const Float8Tiles tiles(aligned_tiles(unaligned));
+  const AttentionArguments& call = all.rest.call;
+  const QueryPlace item = query_place(call, blockIdx.x);
+  if (threadIdx.x == 0) tiles.begin();
+  cta_sync();
+  if (threadIdx.x >= kThreads) {
+    setmaxnreg_dec<kProducerRegisters>();
+    produce_float8(all, tiles, item);
+    return;
+  }
+  setmaxnreg_inc<kConsumerRegisters>();
+  if (!any_of_block(compute_float8(all.rest, tiles, item))) return;
+  // All consumers compute the rows once more, one after the other, with the tile of q as scratch.
+  for (int i = item.query_tile * kQueries; i < (item.query_tile + 1) * kQueries && i < call.seq_q; ++i)
+    forward_row(all.rest, (float*)tiles.q, item.b, item.h, i);
+}
+/*{}*/
