@@ -69,15 +69,14 @@ bool has_no_context(const backend::Target& target, UnsupportedReason& reason) {
 /// The answer to a chosen candidate's task at other sizes; false where its artifact does not serve them.
 bool plan_task_like(const Considered& chosen, const CompiledProblem& problem, const CompileOptions& options,
                     const backend::Target& target, TaskAnswer& answer) {
-  const auto recipe = chosen.candidate.recipe->at_sizes_of(problem, target);
-  if (!recipe) return false;
+  auto plan = chosen.candidate.recipe->plan_at_sizes_of(problem, target.device, *chosen.artifact, {options.threads});
+  if (!plan) return false;
   answer.task = chosen.candidate.task;
-  answer.plan = recipe->plan(chosen.artifact, {options.threads});
+  answer.plan = std::move(*plan);
   if (answer.plan.workspace_bytes() > most_workspace(options, chosen.engine->memory().kind())) return false;
   Considered& again = answer.considered.emplace_back();
   again.engine = chosen.engine;
   again.candidate.task = chosen.candidate.task;
-  again.candidate.recipe = recipe;
   again.artifact = chosen.artifact;
   again.chosen = true;
   return true;

@@ -88,16 +88,23 @@ class FakeRecipe final : public backend::Recipe {
     return std::make_shared<FakeArtifact>();
   }
   backend::ExecutablePlan plan(std::shared_ptr<const backend::Artifact>, const backend::PlanOptions&) const override {
-    backend::ExecutablePlan plan;
-    plan.forward = std::make_shared<SpoiledForward>(problem_, behaviour_.right);
-    return plan;
+    return plan_of(problem_);
   }
   bool needs_context() const override { return behaviour_.needs_context; }
-  std::shared_ptr<const backend::Recipe> at_sizes_of(const CompiledProblem& problem, const Target&) const override {
-    return behaviour_.any_sizes ? std::make_shared<FakeRecipe>(problem, behaviour_, builds_) : nullptr;
+  std::optional<backend::ExecutablePlan> plan_at_sizes_of(const CompiledProblem& problem,
+                                                          const backend::DeviceProperties&, const backend::Artifact&,
+                                                          const backend::PlanOptions&) const override {
+    if (!behaviour_.any_sizes) return std::nullopt;
+    return plan_of(problem);
   }
 
  private:
+  backend::ExecutablePlan plan_of(const CompiledProblem& problem) const {
+    backend::ExecutablePlan plan;
+    plan.forward = std::make_shared<SpoiledForward>(problem, behaviour_.right);
+    return plan;
+  }
+
   const CompiledProblem problem_;
   const Behaviour behaviour_;
   int* const builds_;

@@ -145,12 +145,16 @@ device::TensorArgument copied_argument(const AttentionProblem& problem, std::uin
   return tensor;
 }
 
-void write_branches(CanonicalWriter& out, const AttentionProblem& problem) {
-  using problem::TensorRole;
-  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO, TensorRole::kDO,
-                                TensorRole::kDQ, TensorRole::kDK, TensorRole::kDV})
-    out.boolean(tensor_argument(problem, role, nullptr).aligned != 0);
-  out.boolean(problem.heads_q != problem.heads_kv).boolean(problem.index_offsets);
+Branches branches_of(const AttentionProblem& problem) {
+  const auto aligned = [&](TensorRole role) { return tensor_argument(problem, role, nullptr).aligned != 0; };
+  return {aligned(TensorRole::kQ),  aligned(TensorRole::kK),  aligned(TensorRole::kV),
+          aligned(TensorRole::kO),  aligned(TensorRole::kDO), aligned(TensorRole::kDQ),
+          aligned(TensorRole::kDK), aligned(TensorRole::kDV), problem.heads_q != problem.heads_kv,
+          problem.index_offsets};
+}
+
+void write_branches(CanonicalWriter& out, const Branches& branches) {
+  for (const bool branch : branches) out.boolean(branch);
 }
 
 ArgumentBytes arguments_of(const AttentionProblem& p, const masks::MaskClass& mask, std::span<const int> constants,
