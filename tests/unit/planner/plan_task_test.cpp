@@ -361,20 +361,17 @@ TEST(PlanTask, PlansOtherSizesLikeWhatWasChosen) {
   const Answer first = answer_of(problem_of("value = score * 14.5"), {&any, &one}, Level::kVerified);
   const int builds = any.builds;
   const CompiledProblem other = problem_of("value = score * 14.5", 700);
-  const auto like = [&](const Considered& chosen, const CompileOptions& options) {
-    return plan_like(chosen, nullptr, other, options, {{&any}, MemoryKind::kHost, false, "the test"});
-  };
-  const auto planned = like(*first.answer.chosen(), {});
-  ASSERT_TRUE(planned);
+  const backend::DeviceProperties device = backend::host_memory().describe();
+  const auto like = [&](const Considered& chosen) { return plan_like(chosen, nullptr, other, {}, device); };
+  const auto plans = like(*first.answer.chosen());
+  ASSERT_TRUE(plans);
   EXPECT_EQ(any.builds, builds) << "its artifact serves";
-  EXPECT_TRUE(planned->prepared.runs_forward());
-  EXPECT_EQ(planned->prepared.forward.chosen()->engine, &any);
-  ASSERT_TRUE(planned->prepared.forward_plan);
+  EXPECT_EQ(plans->backward, nullptr);
+  ASSERT_TRUE(plans->forward);
   // The plan is of these sizes.
-  EXPECT_EQ(planned->prepared.forward_plan->workspace_bytes(),
-            backend::cpu::make_forward_plan(other, {})->workspace_bytes());
+  EXPECT_EQ(plans->forward->workspace_bytes(), backend::cpu::make_forward_plan(other, {})->workspace_bytes());
   const Answer second = answer_of(problem_of("value = score * 14.5"), {&one}, Level::kVerified);
-  EXPECT_FALSE(like(*second.answer.chosen(), {}));
+  EXPECT_FALSE(like(*second.answer.chosen()));
 }
 
 /// One program may run on both, with a workspace that one of them has asked for.
