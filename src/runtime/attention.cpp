@@ -102,7 +102,7 @@ runtime::Fastest fastest_of(const planner::PlannedProblem& planned) {
   const planner::Considered* backward = prepared.backward ? prepared.backward->chosen() : nullptr;
   const bool is_alone = backward == nullptr || backward->engine == forward.engine;
   // Plans of operands' gradients beside a backward's own are chosen by the sizes.
-  const bool is_whole = backward == nullptr || backward->candidate.any_operand_gradients;
+  const bool is_whole = !prepared.fused_backward && !prepared.operand_gradients;
   if (is_alone && is_whole && forward.engine->serves_all_sizes()) {
     runtime::Fastest fastest{forward.engine, std::make_shared<const planner::Considered>(forward), serves};
     if (backward != nullptr) fastest.backward = std::make_shared<const planner::Considered>(*backward);

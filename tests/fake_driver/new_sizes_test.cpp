@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "scoremod/cache.hpp"
 #include "scoremod/error.hpp"
 #include "scoremod/open_attention.hpp"
 
@@ -61,6 +62,41 @@ TEST_F(SizesOnDevices, HavePlansOfTheDeviceThatIsCurrent) {
     const std::size_t before = std::exchange(bytes, planned_anew(kFirstKeys));
     EXPECT_NE(bytes, before) << "both devices share the keys alike: the test says nothing";
   }
+}
+
+/// How often a plan was asked for by its key while a backward of new sizes was planned.
+std::uint64_t looked_up(const AttentionProblem& sized, std::int64_t first_keys) {
+  CompileOptions options;
+  options.backend = "kernels";
+  const auto fixed = [&](std::int64_t keys) {
+    AttentionProblem problem = sized;
+    problem.seq_kv = keys;
+    return problem;
+  };
+  const OpenAttention open = OpenAttention::compile(fixed(kOpenSize), options);
+  std::uint64_t lookups = 0;
+  for (std::int64_t keys = first_keys; keys < first_keys + kLike; ++keys) {
+    Sizes sizes;
+    sizes.seq_kv = keys;
+    options.new_sizes = NewSizes::kWait;
+    const Attention anew = Attention::compile(fixed(keys), options);
+    const PlanCacheStatistics before = cache_statistics().plans;
+    const auto attention = open.at(sizes);
+    const PlanCacheStatistics after = cache_statistics().plans;
+    lookups = after.hits + after.misses - before.hits - before.misses;
+    EXPECT_EQ(attention->backward_workspace_bytes(), anew.backward_workspace_bytes()) << keys << " keys";
+  }
+  return lookups;
+}
+
+TEST_F(SizesOnDevices, LookForBackwardsOnlyWhereOperandsHaveGradients) {
+  make_current("a100");
+  AttentionProblem problem =
+      test::small_problem("operand slopes: f32 [h]\nvalue = score + slopes * f32(kv_idx - q_idx)", DType::kBF16, 64);
+  problem.operands = {{"slopes", DType::kF32, {4}, {}, false}};
+  EXPECT_EQ(looked_up(problem, 200), 0u);
+  problem.operands.front().gradient = true;
+  EXPECT_GT(looked_up(problem, 200), 0u);
 }
 
 TEST_F(SizesOnDevices, ArePlannedInThreadsWithoutAContext) {
