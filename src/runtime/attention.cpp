@@ -239,11 +239,16 @@ Attention Attention::compile(const AttentionProblem& given, const CompileOptions
     if (may_serve) ready = ready_plans(compiled, options, known->fastest);
     if (!ready.plans) ready.plans = awaited_plans(compiled, options, may_serve, *known);
     auto state = std::make_unique<State>();
-    state->problem = problem::with_implied_specs(given);
     state->is_empty = twin.has_value();
-    state->problem.program = known->declared;
     state->served = std::move(*ready.plans);
-    if (ready.serves) state->later = std::make_shared<runtime::LaterPlans>(std::move(compiled), options, state->served);
+    if (ready.serves) state->later = std::make_shared<runtime::LaterPlans>(compiled, options, state->served);
+    // It has the specs of fields' operands, but not the sizes of an empty call.
+    if (twin)
+      state->problem = problem::with_implied_specs(given);
+    else
+      state->problem = std::move(compiled.problem);
+    state->problem.program = known->declared;
+    state->problem.lengths = given.lengths;
     return Attention(std::move(state));
   });
 }
