@@ -10,6 +10,7 @@
 
 #include "backend/cuda/text/program_source.hpp"
 #include "backend/kernels/mask/mask.hpp"
+#include "backend/of_structure.hpp"
 #include "base/fail.hpp"
 #include "ir/builder.hpp"
 #include "problem/dropout_mask.hpp"
@@ -52,6 +53,11 @@ std::uint64_t next_call_number() {
   static std::atomic<std::uint64_t> last{std::uint64_t{std::random_device{}()} << 16};
   return ++last & 0xffff'ffff'ffff;
 }
+
+/// The values of cuda::argument_constants().
+struct ArgumentConstants {
+  std::vector<int> values;
+};
 
 /// Places the tensors that calls of both directions have.
 template <class Tensors>
@@ -237,9 +243,13 @@ KernelCall::KernelCall(const compiler::CompiledProblem& problem, Direction direc
     : problem_(problem.problem),
       mask_class_(direction == Direction::kForward ? problem.forward.mask : problem.backward->mask),
       layout_(std::move(layout)) {
-  const Program& program = program_of(problem, direction);
-  for (const NodeId node : cuda::argument_constants(program))
-    constants_.push_back(ir::constant_i32(program.nodes()[node]));
+  constants_ = of_structure<ArgumentConstants>(problem, direction, [&] {
+                 const Program& program = program_of(problem, direction);
+                 ArgumentConstants constants;
+                 for (const NodeId node : cuda::argument_constants(program))
+                   constants.values.push_back(ir::constant_i32(program.nodes()[node]));
+                 return constants;
+               })->values;
 }
 
 bool KernelCall::is_mapped() const { return std::ranges::any_of(launches(), &KernelLaunch::mapped); }
