@@ -83,10 +83,12 @@ class Recipe {
   /// Whether build() and load() need the target's context if it is here, to which their results then belong. Otherwise
   /// an artifact serves all devices of the target's kind, and is built while the context is being made.
   virtual bool needs_context() const { return true; }
-  /// The recipe that makes the same artifact run for a problem of this one's structure at other sizes. Null where those
-  /// sizes want another artifact, and where the backend makes one for each size.
-  virtual std::shared_ptr<const Recipe> at_sizes_of(const compiler::CompiledProblem&, const Target&) const {
-    return nullptr;
+  /// A plan of the same artifact for a problem of this structure at other sizes, without a note. It runs on the device,
+  /// which is here and of the target's kind. Nothing where those sizes want another artifact, and where the backend
+  /// makes one for each size.
+  virtual std::optional<ExecutablePlan> plan_at_sizes_of(const compiler::CompiledProblem&, const DeviceProperties&,
+                                                         const Artifact&, const PlanOptions&) const {
+    return std::nullopt;
   }
 };
 

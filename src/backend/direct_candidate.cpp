@@ -8,22 +8,23 @@ namespace scoremod::backend {
 namespace {
 
 std::shared_ptr<const Recipe> recipe_of(const compiler::CompiledProblem& problem, Direction direction,
-                                        const std::shared_ptr<const DirectPlans>& plans) {
+                                        DirectPlans plans) {
   auto own = std::make_shared<compiler::CompiledProblem>(problem);
   own->derived.share(problem.derived);
-  const auto make = [own = std::move(own), direction, plans](const PlanOptions& options) {
+  const auto make_at_sizes = [direction, plans = std::move(plans)](const compiler::CompiledProblem& other,
+                                                                   const PlanOptions& options) {
     ExecutablePlan plan;
     if (direction == Direction::kForward) {
-      plan.forward = plans->forward(*own, options);
+      plan.forward = plans.forward(other, options);
     } else {
-      plan.backward = plans->backward(*own, options);
+      plan.backward = plans.backward(other, options);
     }
     return plan;
   };
-  const auto resize = [direction, plans](const compiler::CompiledProblem& other) {
-    return recipe_of(other, direction, plans);
+  const auto make = [own = std::move(own), make_at_sizes](const PlanOptions& options) {
+    return make_at_sizes(*own, options);
   };
-  return std::make_shared<const DirectRecipe>(make, resize);
+  return std::make_shared<const DirectRecipe>(make, make_at_sizes);
 }
 
 }  // namespace
@@ -39,7 +40,7 @@ Candidate direct_candidate(const compiler::CompiledProblem& problem, const Task&
   candidate.any_operand_gradients = true;
   candidate.predicted = {pairs * products * static_cast<double>(p.dim_qk + p.dim_v) / flops_per_millisecond,
                          "assumed rate"};
-  candidate.recipe = recipe_of(problem, task.direction, std::make_shared<const DirectPlans>(std::move(plans)));
+  candidate.recipe = recipe_of(problem, task.direction, std::move(plans));
   return candidate;
 }
 

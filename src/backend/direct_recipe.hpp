@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,10 +14,11 @@ namespace scoremod::backend {
 class DirectRecipe final : public Recipe {
  public:
   using Make = std::function<ExecutablePlan(const PlanOptions&)>;
-  using Resize = std::function<std::shared_ptr<const Recipe>(const compiler::CompiledProblem&)>;
+  using MakeAtSizes = std::function<ExecutablePlan(const compiler::CompiledProblem&, const PlanOptions&)>;
 
-  /// `resize` gives the recipe of other sizes; without it each size has one of its own.
-  explicit DirectRecipe(Make make, Resize resize = nullptr) : make_(std::move(make)), resize_(std::move(resize)) {}
+  /// `make_at_sizes` gives the plan of other sizes; without it each size has a recipe of its own.
+  explicit DirectRecipe(Make make, MakeAtSizes make_at_sizes = nullptr)
+      : make_(std::move(make)), make_at_sizes_(std::move(make_at_sizes)) {}
 
   BuildResult build(const Target&) const override { return {std::make_shared<Nothing>(), ""}; }
   std::shared_ptr<const Artifact> load(std::span<const std::byte>, const Target&) const override {
@@ -25,8 +27,10 @@ class DirectRecipe final : public Recipe {
   ExecutablePlan plan(std::shared_ptr<const Artifact>, const PlanOptions& options) const override {
     return make_(options);
   }
-  std::shared_ptr<const Recipe> at_sizes_of(const compiler::CompiledProblem& problem, const Target&) const override {
-    return resize_ ? resize_(problem) : nullptr;
+  std::optional<ExecutablePlan> plan_at_sizes_of(const compiler::CompiledProblem& problem, const DeviceProperties&,
+                                                 const Artifact&, const PlanOptions& options) const override {
+    if (!make_at_sizes_) return std::nullopt;
+    return make_at_sizes_(problem, options);
   }
 
  private:
@@ -36,7 +40,7 @@ class DirectRecipe final : public Recipe {
   };
 
   Make make_;
-  Resize resize_;
+  MakeAtSizes make_at_sizes_;
 };
 
 }  // namespace scoremod::backend

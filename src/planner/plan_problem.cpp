@@ -66,21 +66,14 @@ bool has_no_context(const backend::Target& target, UnsupportedReason& reason) {
   }
 }
 
-/// The answer to a chosen candidate's task at other sizes; false where its artifact does not serve them.
-bool plan_task_like(const Considered& chosen, const CompiledProblem& problem, const CompileOptions& options,
-                    const backend::Target& target, TaskAnswer& answer) {
-  const auto recipe = chosen.candidate.recipe->at_sizes_of(problem, target);
-  if (!recipe) return false;
-  answer.task = chosen.candidate.task;
-  answer.plan = recipe->plan(chosen.artifact, {options.threads});
-  if (answer.plan.workspace_bytes() > most_workspace(options, chosen.engine->memory().kind())) return false;
-  Considered& again = answer.considered.emplace_back();
-  again.engine = chosen.engine;
-  again.candidate.task = chosen.candidate.task;
-  again.candidate.recipe = recipe;
-  again.artifact = chosen.artifact;
-  again.chosen = true;
-  return true;
+/// The calling thread's context, or one that is being made; nothing where there is no driver, runtime or device.
+std::optional<backend::TargetContext> context_here(const backend::MemorySpace& memory) {
+  try {
+    return memory.begin_context();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kEnvironment) throw;
+    return std::nullopt;
+  }
 }
 
 void add_first(TaskAnswer& answer, const UnsupportedReason& reason) {
@@ -142,26 +135,33 @@ PlannedProblem plan_problem(const CompiledProblem& problem, const CompileOptions
   return planned;
 }
 
-std::optional<PlannedProblem> plan_like(const Considered& forward, const Considered* backward,
-                                        const CompiledProblem& problem, const CompileOptions& options,
-                                        Selection selection) {
+std::optional<PlansLike> plan_like(const Considered& forward, const Considered* backward,
+                                   const CompiledProblem& problem, const CompileOptions& options,
+                                   const backend::DeviceProperties& device) {
   const backend::MemorySpace& memory = forward.engine->memory();
   std::optional<backend::DeviceScope> current;
   if (options.device) current.emplace(memory, *options.device);
-  UnsupportedReason no_device;
-  PlannedProblem planned{std::move(selection), target_here(memory, no_device), {}};
-  if (!planned.target) return std::nullopt;
+  // Plans are loaded into it.
+  const auto context = context_here(memory);
+  if (!context) return std::nullopt;
   const auto planning = memory.enter_planning();
-  Prepared& prepared = planned.prepared;
-  if (!plan_task_like(forward, problem, options, *planned.target, prepared.forward)) return std::nullopt;
-  if (backward != nullptr && !plan_task_like(*backward, problem, options, *planned.target, prepared.backward.emplace()))
-    return std::nullopt;
+  const std::size_t most = most_workspace(options, memory.kind());
+  const auto plan_of = [&](const Considered& chosen) -> std::optional<backend::ExecutablePlan> {
+    auto plan = chosen.candidate.recipe->plan_at_sizes_of(problem, device, *chosen.artifact, {options.threads});
+    if (plan && plan->workspace_bytes() > most) return std::nullopt;
+    return plan;
+  };
+  auto forward_plan = plan_of(forward);
+  if (!forward_plan) return std::nullopt;
+  PlansLike made{std::move(forward_plan->forward), nullptr, *context};
+  if (backward != nullptr) {
+    auto backward_plan = plan_of(*backward);
+    if (!backward_plan) return std::nullopt;
+    made.backward = std::move(backward_plan->backward);
+    plans::count_planned_backward();
+  }
   plans::count_planned_forward();
-  prepared.forward_plan = prepared.forward.plan.forward;
-  if (backward == nullptr) return planned;
-  plans::count_planned_backward();
-  prepared.backward_plan = prepared.backward->plan.backward;
-  return planned;
+  return made;
 }
 
 PlannedProblem plan_problem_elsewhere(const CompiledProblem& problem, const CompileOptions& options, Level level,

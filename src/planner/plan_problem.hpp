@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,13 +26,21 @@ struct PlannedProblem {
 PlannedProblem plan_problem(const compiler::CompiledProblem& problem, const CompileOptions& options, Level level,
                             Selection selection, bool ready_only = false);
 
+/// Plans of a problem's directions, and the context that they belong to.
+struct PlansLike {
+  std::shared_ptr<const backend::ForwardPlan> forward;
+  std::shared_ptr<const backend::BackwardPlan> backward;  ///< null without a backward
+  backend::TargetContext context;
+};
+
 /// The plans of a problem by the candidates of one backend that were chosen for its structure at other sizes. Without a
-/// backward `backward` is null, else it writes all gradients. Artifacts and verdicts are those candidates', and no
-/// others are looked at. Nothing where these sizes want another artifact or need too large a workspace, or where no
-/// device is here.
-std::optional<PlannedProblem> plan_like(const Considered& forward, const Considered* backward,
-                                        const compiler::CompiledProblem& problem, const CompileOptions& options,
-                                        Selection selection);
+/// backward `backward` is null, else it writes all gradients. They run on the device that the options name or that is
+/// current; `device` describes it, and the candidates were chosen for it. Artifacts and verdicts are those candidates',
+/// and no others are looked at. Nothing where these sizes want another artifact or need too large a workspace, or where
+/// no context can be made.
+std::optional<PlansLike> plan_like(const Considered& forward, const Considered* backward,
+                                   const compiler::CompiledProblem& problem, const CompileOptions& options,
+                                   const backend::DeviceProperties& device);
 
 /// Plans for a device elsewhere: Level::kStatic or kBuilt. `every_candidate` as in Request.
 PlannedProblem plan_problem_elsewhere(const compiler::CompiledProblem& problem, const CompileOptions& options,

@@ -1,6 +1,7 @@
 #include "planner/selection.hpp"
 
 #include <algorithm>
+#include <span>
 #include <string_view>
 
 #include "backend/left_out.hpp"
@@ -82,9 +83,8 @@ Selection select(const CompileOptions& options) {
   selection.memory = memory_of(wish, options, of_caller);
   selection.in_order = !wish.named.empty();
   selection.decided_by = of_caller ? "the caller" : list.empty() ? "predicted time" : "SCOREMOD_BACKENDS";
-  const auto all = backend::backends();
-  const std::vector<const Backend*> from =
-      wish.named.empty() ? std::vector<const Backend*>(all.begin(), all.end()) : wish.named;
+  const std::span<const Backend* const> from = wish.named.empty() ? backend::backends() : wish.named;
+  selection.backends.reserve(from.size());
   for (const Backend* backend : from) {
     const bool out = std::ranges::find(wish.left_out, backend) != wish.left_out.end();
     if (!out && !backend->is_companion() && backend->memory().kind() == selection.memory) {

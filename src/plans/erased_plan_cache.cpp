@@ -41,9 +41,10 @@ void add(const PlanCacheStatistics& more, PlanCacheStatistics* sum) {
 
 /// One key. The cache's mutex guards every field but `key`, `builder` and `done`'s own.
 struct ErasedPlanCache::Entry {
-  Entry(Bytes k, std::thread::id b) : key(std::move(k)), builder(b) {}
+  Entry(Bytes of, std::thread::id by) : bytes(std::move(of)), key(bytes), builder(by) {}
 
-  const Bytes key;
+  const Bytes bytes;
+  const HashedKey key;  ///< of `bytes`
   const std::thread::id builder;
   bool finished = false;
   ErasedPlan value;
@@ -67,11 +68,12 @@ ErasedPlanCache::~ErasedPlanCache() {
 }
 
 ErasedPlan ErasedPlanCache::get(const Bytes& key, const Build& build) {
+  const HashedKey hashed(key);
   std::unique_lock lock(mutex_);
-  const auto found = entries_.find(key);
+  const auto found = entries_.find(hashed);
   if (found == entries_.end()) {
     const auto entry = std::make_shared<Entry>(key, std::this_thread::get_id());
-    entries_.emplace(key, entry);
+    entries_.emplace(entry->key, entry);
     ++statistics_.misses;
     return build_entry(lock, entry, build);
   }
@@ -83,8 +85,9 @@ ErasedPlan ErasedPlanCache::get(const Bytes& key, const Build& build) {
 }
 
 bool ErasedPlanCache::has(const Bytes& key) const {
+  const HashedKey hashed(key);
   const std::lock_guard lock(mutex_);
-  const auto found = entries_.find(key);
+  const auto found = entries_.find(hashed);
   return found != entries_.end() && found->second->finished;
 }
 

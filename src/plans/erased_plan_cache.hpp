@@ -27,12 +27,19 @@ struct ErasedPlan {
   std::string refusal;
 };
 
-/// For keys in memory.
-struct KeyHash {
-  /// Not fnv1a(), whose steps wait for each other, byte by byte.
-  std::size_t operator()(const Bytes& key) const {
-    return std::hash<std::string_view>{}({reinterpret_cast<const char*>(key.data()), key.size()});
-  }
+/// A key's bytes, which are held elsewhere, and their hash, which is made once.
+struct HashedKey {
+  explicit HashedKey(const Bytes& key)
+      : bytes(reinterpret_cast<const char*>(key.data()), key.size()),
+        // Not fnv1a(), whose steps wait for each other, byte by byte.
+        hash(std::hash<std::string_view>{}(bytes)) {}
+  bool operator==(const HashedKey& other) const { return bytes == other.bytes; }
+
+  std::string_view bytes;
+  std::size_t hash;
+};
+struct KeptHash {
+  std::size_t operator()(const HashedKey& key) const noexcept { return key.hash; }
 };
 
 /// The machinery of PlanCache, which see. It knows keys and sizes, not plans.
@@ -70,8 +77,9 @@ class ErasedPlanCache {
 
   const std::string name_;
   mutable std::mutex mutex_;
-  std::unordered_map<Bytes, EntryPtr, KeyHash> entries_;  ///< finished ones and those that are being built
-  std::list<EntryPtr> recent_;                            ///< finished ones, the last used first
+  /// Finished ones and those that are being built, by their own keys.
+  std::unordered_map<HashedKey, EntryPtr, KeptHash> entries_;
+  std::list<EntryPtr> recent_;  ///< finished ones, the last used first
   PlanCacheLimits limits_;
   PlanCacheStatistics statistics_;
 };

@@ -315,8 +315,7 @@ const OperandDecl& decl_of(const AttentionProblem& problem, std::span<const Oper
 }
 
 /// Checks the operands of a problem that has specs of its implied ones.
-void check_operands(const AttentionProblem& problem) {
-  const std::vector<OperandDecl> implied = implied_operands(problem);
+void check_operands(const AttentionProblem& problem, std::span<const OperandDecl> implied) {
   for (std::size_t i = 0; i < problem.operands.size(); ++i) {
     const OperandSpec& spec = problem.operands[i];
     const Field field{"operands", i};
@@ -333,6 +332,17 @@ void check_operands(const AttentionProblem& problem) {
     check_operand_strides(problem, field, spec);
   }
   for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) spec_of(problem, i);
+}
+
+/// Checks all operands; those of fields have default specs where the problem has none.
+void check_operands(const AttentionProblem& problem) {
+  const std::vector<OperandDecl> implied = implied_operands(problem);
+  const bool has_all = std::ranges::all_of(implied, [&](const OperandDecl& decl) {
+    return std::ranges::find(problem.operands, decl.name, &OperandSpec::name) != problem.operands.end();
+  });
+  if (has_all) return check_operands(problem, implied);
+  const AttentionProblem whole = with_implied_specs(problem);
+  check_operands(whole, implied_operands(whole));
 }
 
 /// All tensors of the problem's own, whose sizes and strides it gives.
@@ -352,7 +362,7 @@ void validate_at_sizes(const AttentionProblem& problem) {
   validate_sizes(problem);
   check_scale(problem);
   check_tensors(problem);
-  check_operands(with_implied_specs(problem));
+  check_operands(problem);
 }
 
 }  // namespace problem
@@ -374,7 +384,7 @@ void validate(const AttentionProblem& problem) {
   }
   problem::name_of({"sink"}, "", problem.sink);
   problem::check_implied_operands(problem);
-  problem::check_operands(problem::with_implied_specs(problem));
+  problem::check_operands(problem);
 }
 
 }  // namespace scoremod

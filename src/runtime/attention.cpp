@@ -95,16 +95,18 @@ std::optional<planner::PlannedProblem> plan_ready(const compiler::CompiledProble
 
 /// The plans that do all of a problem; no backend where several do, or where a faster one is not ready yet and none
 /// that serves all sizes.
-runtime::Fastest fastest_of(const planner::Prepared& prepared) {
+runtime::Fastest fastest_of(const planner::PlannedProblem& planned) {
+  const planner::Prepared& prepared = planned.prepared;
   const bool serves = prepared.left_for_later();
   const planner::Considered& forward = *prepared.forward.chosen();
   const planner::Considered* backward = prepared.backward ? prepared.backward->chosen() : nullptr;
   const bool is_alone = backward == nullptr || backward->engine == forward.engine;
   // Plans of operands' gradients beside a backward's own are chosen by the sizes.
-  const bool is_whole = backward == nullptr || backward->candidate.any_operand_gradients;
+  const bool is_whole = !prepared.fused_backward && !prepared.operand_gradients;
   if (is_alone && is_whole && forward.engine->serves_all_sizes()) {
     runtime::Fastest fastest{forward.engine, std::make_shared<const planner::Considered>(forward), serves};
     if (backward != nullptr) fastest.backward = std::make_shared<const planner::Considered>(*backward);
+    fastest.device = std::make_shared<const backend::DeviceProperties>(planned.target->device);
     return fastest;
   }
   if (serves || !is_alone) return {};
@@ -122,43 +124,68 @@ std::optional<int> device_of(const CompileOptions& options, const planner::Selec
   }
 }
 
-/// Plans that run at once.
+/// The plans of what was the fastest at about these sizes on this device; nothing where these sizes want others.
+std::optional<runtime::RunningPlans> plans_like(const runtime::Fastest& fastest,
+                                                const compiler::CompiledProblem& problem, const CompileOptions& options,
+                                                int device) {
+  const planner::Considered& forward = *fastest.forward;
+  auto like = planner::plan_like(forward, fastest.backward.get(), problem, options, *fastest.device);
+  if (!like) return std::nullopt;
+  runtime::RunningPlans plans;
+  plans.backend = forward.engine->name();
+  if (fastest.backward) plans.backward_backend = fastest.backward->engine->name();
+  plans.forward = std::move(like->forward);
+  plans.backward = std::move(like->backward);
+  plans.memory = &forward.engine->memory();
+  plans.device = device;
+  plans.context = std::move(like->context);
+  return plans;
+}
+
+/// Plans that run at once; none where nothing is ready.
 struct ReadyPlans {
-  std::optional<planner::PlannedProblem> planned;
+  std::optional<runtime::RunningPlans> plans;
   bool serves = false;  ///< until a faster one is built
 };
 
-ReadyPlans ready_plans(const compiler::CompiledProblem& problem, const CompileOptions& options,
-                       planner::Selection selection) {
-  ReadyPlans ready{plan_ready(problem, options, std::move(selection))};
-  ready.serves = ready.planned && ready.planned->prepared.left_for_later();
-  return ready;
+ReadyPlans ready_plans(const std::optional<planner::PlannedProblem>& planned) {
+  if (!planned) return {};
+  return {runtime::running_plans(*planned), planned->prepared.left_for_later()};
 }
 
-/// ready_plans() of all that may run it, or of what was the fastest at about these sizes.
+/// The plans of all that may run it, or of what was the fastest at about these sizes.
 ReadyPlans ready_plans(const compiler::CompiledProblem& problem, const CompileOptions& options,
                        runtime::FastestPlans& known) {
   planner::Selection selection = planner::select(options);
   if (selection.backends.empty()) return {};
   const std::optional<int> device = device_of(options, selection);
-  if (!device) return ready_plans(problem, options, std::move(selection));
+  if (!device) return ready_plans(plan_ready(problem, options, std::move(selection)));
   const runtime::SizeClass size_class = runtime::size_class(problem.problem, selection, *device);
   const runtime::Fastest found = known.find(size_class);
   if (found.forward) {
-    if (auto planned = planner::plan_like(*found.forward, found.backward.get(), problem, options, selection))
-      return {std::move(planned), found.serves};
+    if (auto plans = plans_like(found, problem, options, *device)) return {std::move(plans), found.serves};
   }
   if (found.backend != nullptr && !found.serves && selection.backends.size() > 1) {
     planner::Selection alone = selection;
     alone.backends = {found.backend};
-    ReadyPlans ready = ready_plans(problem, options, std::move(alone));
-    if (ready.planned && !ready.serves) return ready;
+    ReadyPlans ready = ready_plans(plan_ready(problem, options, std::move(alone)));
+    if (ready.plans && !ready.serves) return ready;
   }
-  ReadyPlans ready = ready_plans(problem, options, std::move(selection));
-  if (!ready.planned) return ready;
-  runtime::Fastest fastest = fastest_of(ready.planned->prepared);
+  const auto planned = plan_ready(problem, options, std::move(selection));
+  if (!planned) return {};
+  runtime::Fastest fastest = fastest_of(*planned);
   if (fastest.backend != nullptr) known.remember(size_class, std::move(fastest));
-  return ready;
+  return ready_plans(planned);
+}
+
+/// The fastest plans, built and verified.
+runtime::RunningPlans awaited_plans(const compiler::CompiledProblem& problem, const CompileOptions& options,
+                                    bool may_serve, const runtime::KnownStructure& known) {
+  const auto planned = planner::plan_problem(problem, options, planner::Level::kVerified, planner::select(options));
+  // If two sizes of a structure waited, it will have more.
+  if (may_serve && ++known.waits == 2) runtime::plan_for_all_sizes(problem, options, planned);
+  if (!planned.prepared.runs_forward()) fail_no_backend(planned);
+  return runtime::running_plans(planned);
 }
 
 /// A captured graph replays at any time, and nobody says when it is destroyed: its plans stay until the process ends.
@@ -174,8 +201,6 @@ void keep_for_replays(std::shared_ptr<const backend::Plan> plan) {
 struct Attention::State {
   AttentionProblem problem;
   bool is_empty = false;  ///< no backend runs its calls; the plans are those of its twin
-  const backend::MemorySpace* memory = nullptr;
-  int device = 0;
   runtime::RunningPlans served;
   std::shared_ptr<runtime::LaterPlans> later;  ///< null if nothing is built in the background
 
@@ -208,25 +233,22 @@ Attention Attention::compile(const AttentionProblem& given, const CompileOptions
     if (problem::is_empty(given)) twin = problem::nonempty_twin(given);
     const AttentionProblem& problem = twin ? *twin : given;
     const auto known = runtime::known_structure(problem, options);
-    const compiler::CompiledProblem compiled = compiler::at_sizes_of(problem, known->compiled);
+    compiler::CompiledProblem compiled = compiler::at_sizes_of(problem, known->compiled);
     const bool may_serve = serves_new_sizes(problem, options);
     ReadyPlans ready;
     if (may_serve) ready = ready_plans(compiled, options, known->fastest);
-    auto& [planned, serves] = ready;
-    if (!planned) {
-      planned = planner::plan_problem(compiled, options, planner::Level::kVerified, planner::select(options));
-      // If two sizes of a structure waited, it will have more.
-      if (may_serve && ++known->waits == 2) runtime::plan_for_all_sizes(compiled, options, *planned);
-    }
-    if (!planned->prepared.runs_forward()) fail_no_backend(*planned);
+    if (!ready.plans) ready.plans = awaited_plans(compiled, options, may_serve, *known);
     auto state = std::make_unique<State>();
-    state->problem = problem::with_implied_specs(given);
     state->is_empty = twin.has_value();
+    state->served = std::move(*ready.plans);
+    if (ready.serves) state->later = std::make_shared<runtime::LaterPlans>(compiled, options, state->served);
+    // It has the specs of fields' operands, but not the sizes of an empty call.
+    if (twin)
+      state->problem = problem::with_implied_specs(given);
+    else
+      state->problem = std::move(compiled.problem);
     state->problem.program = known->declared;
-    state->memory = &planned->prepared.forward.chosen()->engine->memory();
-    state->device = planned->target->ordinal;
-    state->served = runtime::running_plans(*planned);
-    if (serves) state->later = std::make_shared<runtime::LaterPlans>(compiled, options, *planned);
+    state->problem.lengths = given.lengths;
     return Attention(std::move(state));
   });
 }
@@ -242,9 +264,9 @@ const AttentionProblem& Attention::problem() const { return state().problem; }
 const std::string& Attention::backend() const { return state().running().backend; }
 const std::string& Attention::backward_backend() const { return state().running().backward_backend; }
 const std::vector<UnsupportedReason>& Attention::backward_reasons() const { return state().running().backward_reasons; }
-int Attention::device() const { return state().device; }
-MemoryKind Attention::memory() const { return state().memory->kind(); }
-std::size_t Attention::alignment() const { return state().memory->alignment(); }
+int Attention::device() const { return state().served.device; }
+MemoryKind Attention::memory() const { return state().served.memory->kind(); }
+std::size_t Attention::alignment() const { return state().served.memory->alignment(); }
 std::size_t Attention::forward_workspace_bytes() const {
   return state().is_empty ? 0 : state().running().forward->workspace_bytes();
 }
@@ -257,14 +279,15 @@ std::size_t Attention::backward_workspace_bytes() const {
 void Attention::forward(const ForwardArgs& args, Buffer workspace) const {
   runtime::with_memory("forward", [&] {
     const State& own = state();
-    const backend::DeviceScope current(*own.memory, own.device);
-    if (own.is_empty) return runtime::run_empty(own.problem, args, workspace, *own.memory);
+    const backend::MemorySpace& memory = *own.served.memory;
+    const backend::DeviceScope current(memory, own.served.device);
+    if (own.is_empty) return runtime::run_empty(own.problem, args, workspace, memory);
     const auto& plan = own.plan_for(&runtime::RunningPlans::forward, workspace);
     const std::size_t bytes = plan->workspace_bytes();
-    const runtime::ForwardCall call = runtime::check_call(own.problem, args, workspace, bytes, *own.memory);
-    const runtime::Workspace scratch(*own.memory, workspace, bytes, args.options.stream);
+    const runtime::ForwardCall call = runtime::check_call(own.problem, args, workspace, bytes, memory);
+    const runtime::Workspace scratch(memory, workspace, bytes, args.options.stream);
     plan->execute(call.tensors, call.parameters, scratch.span());
-    if (own.memory->is_capturing(args.options.stream)) keep_for_replays(plan);
+    if (memory.is_capturing(args.options.stream)) keep_for_replays(plan);
   });
 }
 
@@ -276,14 +299,15 @@ void Attention::backward(const BackwardArgs& args, Buffer workspace) const {
     fail_argument("this problem was compiled for the forward only: set its field backward before it is compiled");
   }
   runtime::with_memory("backward", [&] {
-    const backend::DeviceScope current(*own.memory, own.device);
-    if (own.is_empty) return runtime::run_empty(own.problem, args, workspace, *own.memory);
+    const backend::MemorySpace& memory = *own.served.memory;
+    const backend::DeviceScope current(memory, own.served.device);
+    if (own.is_empty) return runtime::run_empty(own.problem, args, workspace, memory);
     const auto& plan = own.plan_for(&runtime::RunningPlans::backward, workspace);
     const std::size_t bytes = plan->workspace_bytes();
-    const runtime::BackwardCall call = runtime::check_call(own.problem, args, workspace, bytes, *own.memory);
-    const runtime::Workspace scratch(*own.memory, workspace, bytes, args.options.stream);
+    const runtime::BackwardCall call = runtime::check_call(own.problem, args, workspace, bytes, memory);
+    const runtime::Workspace scratch(memory, workspace, bytes, args.options.stream);
     plan->execute(call.tensors, call.parameters, scratch.span());
-    if (own.memory->is_capturing(args.options.stream)) keep_for_replays(plan);
+    if (memory.is_capturing(args.options.stream)) keep_for_replays(plan);
   });
 }
 

@@ -92,12 +92,12 @@ Bytes key_of(const AttentionProblem& problem, const CompileOptions& options) {
 }  // namespace
 
 std::shared_ptr<const KnownStructure> known_structure(const AttentionProblem& problem, const CompileOptions& options) {
-  const TimedStep step("compile the program");
   if (options.threads < 0) fail_argument("expected 0 threads (one for each core) or more, found ", options.threads);
   if (auto known = recent().find(problem, options)) {
     problem::validate_at_sizes(problem);
     return known;
   }
+  const TimedStep step("compile the program");
   validate(problem);
   const std::uint64_t clears = recent().clears();
   const plans::ErasedPlan found = structures().get(key_of(problem, options), [&] {

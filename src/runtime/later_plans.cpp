@@ -61,18 +61,22 @@ std::string refusals_of(const planner::Prepared& prepared) {
 RunningPlans running_plans(const planner::PlannedProblem& planned) {
   const planner::Prepared& prepared = planned.prepared;
   RunningPlans plans;
-  plans.backend = prepared.forward.chosen()->engine->name();
+  const backend::Backend& engine = *prepared.forward.chosen()->engine;
+  plans.backend = engine.name();
   plans.forward = prepared.forward_plan;
   plans.backward = prepared.backward_plan;
   plans.backward_reasons = prepared.backward_reasons();
   if (plans.backward) plans.backward_backend = prepared.backward->chosen()->engine->name();
+  plans.memory = &engine.memory();
+  plans.device = planned.target->ordinal;
+  plans.context = planned.target->context;
   return plans;
 }
 
-LaterPlans::LaterPlans(compiler::CompiledProblem problem, CompileOptions options, const planner::PlannedProblem& served)
-    : problem_(std::move(problem)), options_(std::move(options)), target_(*served.target) {
+LaterPlans::LaterPlans(compiler::CompiledProblem problem, CompileOptions options, const RunningPlans& served)
+    : problem_(std::move(problem)), options_(std::move(options)), context_(served.context) {
   // The thread's own current device is another.
-  options_.device = target_.ordinal;
+  options_.device = served.device;
 }
 
 void LaterPlans::count_call() {
@@ -92,7 +96,7 @@ void LaterPlans::plan() {
     const planner::Prepared& prepared = planned.prepared;
     if (!prepared.runs_forward() || (problem_.backward && !prepared.runs_backward())) {
       reason = refusals_of(prepared);
-    } else if (planned.target->context.id() != target_.context.id()) {
+    } else if (planned.target->context.id() != context_.id()) {
       reason = "calls use another CUDA context than the device's own, in which faster plans are built";
     } else {
       plans_ = running_plans(planned);

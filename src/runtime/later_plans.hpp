@@ -12,12 +12,15 @@
 
 namespace scoremod::runtime {
 
-/// The plans that calls of an attention run, of both directions.
+/// The plans that calls of an attention run, of both directions, and where they run.
 struct RunningPlans {
   std::string backend, backward_backend;  ///< the second is empty without a backward
   std::vector<UnsupportedReason> backward_reasons;
   std::shared_ptr<const backend::ForwardPlan> forward;
   std::shared_ptr<const backend::BackwardPlan> backward;
+  const backend::MemorySpace* memory = nullptr;
+  int device = 0;  ///< its ordinal
+  backend::TargetContext context;
 };
 RunningPlans running_plans(const planner::PlannedProblem& planned);
 
@@ -26,7 +29,7 @@ class LaterPlans : public std::enable_shared_from_this<LaterPlans> {
  public:
   /// For the device and the context of `served`. Nothing is planned before kCallsBefore calls: a growing cache has
   /// other sizes by the time that a plan is built.
-  LaterPlans(compiler::CompiledProblem problem, CompileOptions options, const planner::PlannedProblem& served);
+  LaterPlans(compiler::CompiledProblem problem, CompileOptions options, const RunningPlans& served);
 
   /// Counts a call. After kCallsBefore of them a thread of the process plans the problem without Request::ready_only.
   /// Nothing more is done once nobody holds this.
@@ -41,7 +44,7 @@ class LaterPlans : public std::enable_shared_from_this<LaterPlans> {
 
   const compiler::CompiledProblem problem_;
   CompileOptions options_;
-  const backend::Target target_;
+  const backend::TargetContext context_;
   std::atomic<int> calls_ = 0;
   RunningPlans plans_;  ///< written before ready_, and never again
   std::atomic<const RunningPlans*> ready_ = nullptr;

@@ -1,9 +1,16 @@
 #include "scoremod/open_attention.hpp"
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "backend/backend.hpp"
-#include "base/canonical_bytes.hpp"
+#include "base/bytes.hpp"
 #include "base/moved_from.hpp"
 #include "planner/selection.hpp"
 #include "plans/erased_plan_cache.hpp"
@@ -15,34 +22,35 @@ namespace {
 
 constexpr std::size_t kMostSizes = 1024;
 
-void write(CanonicalWriter& key, const std::optional<Strides>& strides) {
-  key.boolean(strides.has_value());
-  if (!strides) return;
-  const auto& [batch, head, sequence, dim] = *strides;
-  key.integer(batch).integer(head).integer(sequence).integer(dim);
+void add(Bytes& key, std::span<const std::byte> bytes) {
+  const std::size_t end = key.size();
+  key.resize(end + bytes.size());
+  std::ranges::copy(bytes, key.begin() + static_cast<std::ptrdiff_t>(end));
 }
+void add(Bytes& key, std::span<const std::int64_t> numbers) { add(key, std::as_bytes(numbers)); }
 
-void write(CanonicalWriter& key, const std::vector<std::int64_t>& numbers) {
-  key.list(numbers.size());
-  for (const std::int64_t number : numbers) key.integer(number);
-}
-
+/// Counts come before what they count, so that no other sizes have these bytes. The key stays in memory.
 Bytes key_of(const Sizes& sizes, int device) {
   const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, tokens_q, tokens_kv, blocks, blocks_per_sequence, q, k, v, o,
                d_o, dq, dk, dv, operands, takes_zeros] = sizes;
-  CanonicalWriter key;
-  key.integer(device).boolean(takes_zeros);
-  for (const std::int64_t size :
-       {batch, heads_q, heads_kv, seq_q, seq_kv, tokens_q, tokens_kv, blocks, blocks_per_sequence})
-    key.integer(size);
-  for (const std::optional<Strides>* strides : {&q, &k, &v, &o, &d_o, &dq, &dk, &dv}) write(key, *strides);
-  key.list(operands.size());
-  for (const OperandSizes& operand : operands) {
-    key.text(operand.name);
-    write(key, operand.shape);
-    write(key, operand.strides);
+  const std::array all_strides{&q, &k, &v, &o, &d_o, &dq, &dk, &dv};
+  std::int64_t flags = takes_zeros ? 1 : 0;
+  for (const std::optional<Strides>* strides : all_strides) flags = 2 * flags + (strides->has_value() ? 1 : 0);
+  Bytes key;
+  add(key, std::array<std::int64_t, 12>{device, flags, batch, heads_q, heads_kv, seq_q, seq_kv, tokens_q, tokens_kv,
+                                        blocks, blocks_per_sequence, std::ssize(operands)});
+  for (const std::optional<Strides>* given : all_strides) {
+    if (!*given) continue;
+    const auto& [along_batch, along_heads, along_sequence, along_dim] = **given;
+    add(key, std::array<std::int64_t, 4>{along_batch, along_heads, along_sequence, along_dim});
   }
-  return key.written();
+  for (const auto& [name, shape, strides] : operands) {
+    add(key, std::array<std::int64_t, 3>{std::ssize(name), std::ssize(shape), std::ssize(strides)});
+    add(key, std::as_bytes(std::span(name)));
+    add(key, shape);
+    add(key, strides);
+  }
+  return key;
 }
 
 }  // namespace

@@ -37,6 +37,8 @@ struct Fastest {
   bool serves = false;
   /// The candidate of a problem with a backward, where `forward` is there.
   std::shared_ptr<const planner::Considered> backward = nullptr;
+  /// The class's device, where `forward` is there.
+  std::shared_ptr<const backend::DeviceProperties> device = nullptr;
 };
 
 /// The fastest of each size class of a structure. A new size then looks at no other candidate or asks no other backend,

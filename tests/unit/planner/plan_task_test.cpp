@@ -88,16 +88,23 @@ class FakeRecipe final : public backend::Recipe {
     return std::make_shared<FakeArtifact>();
   }
   backend::ExecutablePlan plan(std::shared_ptr<const backend::Artifact>, const backend::PlanOptions&) const override {
-    backend::ExecutablePlan plan;
-    plan.forward = std::make_shared<SpoiledForward>(problem_, behaviour_.right);
-    return plan;
+    return plan_of(problem_);
   }
   bool needs_context() const override { return behaviour_.needs_context; }
-  std::shared_ptr<const backend::Recipe> at_sizes_of(const CompiledProblem& problem, const Target&) const override {
-    return behaviour_.any_sizes ? std::make_shared<FakeRecipe>(problem, behaviour_, builds_) : nullptr;
+  std::optional<backend::ExecutablePlan> plan_at_sizes_of(const CompiledProblem& problem,
+                                                          const backend::DeviceProperties&, const backend::Artifact&,
+                                                          const backend::PlanOptions&) const override {
+    if (!behaviour_.any_sizes) return std::nullopt;
+    return plan_of(problem);
   }
 
  private:
+  backend::ExecutablePlan plan_of(const CompiledProblem& problem) const {
+    backend::ExecutablePlan plan;
+    plan.forward = std::make_shared<SpoiledForward>(problem, behaviour_.right);
+    return plan;
+  }
+
   const CompiledProblem problem_;
   const Behaviour behaviour_;
   int* const builds_;
@@ -354,20 +361,17 @@ TEST(PlanTask, PlansOtherSizesLikeWhatWasChosen) {
   const Answer first = answer_of(problem_of("value = score * 14.5"), {&any, &one}, Level::kVerified);
   const int builds = any.builds;
   const CompiledProblem other = problem_of("value = score * 14.5", 700);
-  const auto like = [&](const Considered& chosen, const CompileOptions& options) {
-    return plan_like(chosen, nullptr, other, options, {{&any}, MemoryKind::kHost, false, "the test"});
-  };
-  const auto planned = like(*first.answer.chosen(), {});
-  ASSERT_TRUE(planned);
+  const backend::DeviceProperties device = backend::host_memory().describe();
+  const auto like = [&](const Considered& chosen) { return plan_like(chosen, nullptr, other, {}, device); };
+  const auto plans = like(*first.answer.chosen());
+  ASSERT_TRUE(plans);
   EXPECT_EQ(any.builds, builds) << "its artifact serves";
-  EXPECT_TRUE(planned->prepared.runs_forward());
-  EXPECT_EQ(planned->prepared.forward.chosen()->engine, &any);
-  ASSERT_TRUE(planned->prepared.forward_plan);
+  EXPECT_EQ(plans->backward, nullptr);
+  ASSERT_TRUE(plans->forward);
   // The plan is of these sizes.
-  EXPECT_EQ(planned->prepared.forward_plan->workspace_bytes(),
-            backend::cpu::make_forward_plan(other, {})->workspace_bytes());
+  EXPECT_EQ(plans->forward->workspace_bytes(), backend::cpu::make_forward_plan(other, {})->workspace_bytes());
   const Answer second = answer_of(problem_of("value = score * 14.5"), {&one}, Level::kVerified);
-  EXPECT_FALSE(like(*second.answer.chosen(), {}));
+  EXPECT_FALSE(like(*second.answer.chosen()));
 }
 
 /// One program may run on both, with a workspace that one of them has asked for.

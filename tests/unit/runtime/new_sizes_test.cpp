@@ -14,6 +14,7 @@
 #include "scoremod/problem_buffers.hpp"
 
 #include "check/random_problem.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/open_sizes.hpp"
 #include "support/other_sizes.hpp"
 #include "support/test_seed.hpp"
@@ -86,6 +87,7 @@ TEST(NewSizes, AreAnsweredAsAFreshProblemIs) {
       const AttentionProblem problem = problem_at(open_problem, sizes);
       const Attention anew = fresh(problem);
       EXPECT_EQ(known->problem(), anew.problem());
+      EXPECT_EQ(known->problem(), problem::with_implied_operands(problem));
       EXPECT_EQ(known->backend(), anew.backend());
       EXPECT_EQ(known->backward_backend(), anew.backward_backend());
       const ProblemInputs inputs = random_inputs(problem);

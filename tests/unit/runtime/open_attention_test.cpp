@@ -2,6 +2,9 @@
 
 #include <atomic>
 #include <cstring>
+#include <memory>
+#include <optional>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -112,6 +115,22 @@ TEST(OpenAttention, KeepsTheAttentionOfSizes) {
   strided.k = Strides{1024, 16, 64, 1};
   EXPECT_NE(open.at(strided), open.at(sizes_of(2, 3, 4)));
   EXPECT_EQ(open.at(strided)->problem().k.strides->batch, 1024);
+}
+
+TEST(OpenAttention, TellsApartWhichTensorHasStrides) {
+  const OpenAttention open = OpenAttention::compile(open_problem(), on_cpu());
+  const Strides strides{320, 80, 16, 1};
+  std::set<std::shared_ptr<const Attention>> found{open.at(sizes_of(2, 5, 5))};
+  for (std::optional<Strides> Sizes::*tensor :
+       {&Sizes::q, &Sizes::k, &Sizes::v, &Sizes::o, &Sizes::d_o, &Sizes::dq, &Sizes::dk, &Sizes::dv}) {
+    Sizes sizes = sizes_of(2, 5, 5);
+    sizes.*tensor = strides;
+    EXPECT_TRUE(found.insert(open.at(sizes)).second);
+    EXPECT_FALSE(found.insert(open.at(sizes)).second);
+  }
+  Sizes sizes = sizes_of(2, 5, 5);
+  sizes.operands.front().strides = {2};
+  EXPECT_TRUE(found.insert(open.at(sizes)).second);
 }
 
 TEST(OpenAttention, SaysWhichSizeIsMissingOrWrong) {

@@ -45,7 +45,7 @@ Bytes structural_key(const kernels::KernelsRecipe& recipe, int compute_capabilit
   CanonicalWriter structure;
   structure.text("attention kernels").integer(kRevision).integer(compute_capability);
   structure.bytes(kernels::structure_of(recipe.source()));
-  kernels::write_branches(structure, recipe.problem().problem);
+  kernels::write_branches(structure, recipe.branches());
   recipe.variant().write(structure);
   return structure.written();
 }
@@ -58,7 +58,7 @@ CandidateKey kept_key(const CompiledProblem& problem, std::shared_ptr<const kern
     CanonicalWriter from;
     from.text(name).integer(compute_capability).integer(static_cast<int>(recipe->direction()));
     recipe->variant().write(from);
-    kernels::write_branches(from, recipe->problem().problem);
+    kernels::write_branches(from, recipe->branches());
     from.list(recipe->targets().size());
     for (const OperandTarget& target : recipe->targets())
       from.integer(target.operand).integer(static_cast<int>(target.sum));

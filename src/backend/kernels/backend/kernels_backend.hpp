@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "backend/kernels/family.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/text/kernel_source.hpp"
+#include "backend/kernels/workspace/call.hpp"
 #include "base/canonical_bytes.hpp"
 #include "compiler/compiled_problem.hpp"
 
@@ -59,8 +61,13 @@ class KernelsRecipe final : public Recipe {
   std::shared_ptr<const Artifact> load(std::span<const std::byte> bytes, const Target& target) const override;
   ExecutablePlan plan(std::shared_ptr<const Artifact> artifact, const PlanOptions& options) const override;
   bool needs_context() const override { return false; }
-  std::shared_ptr<const Recipe> at_sizes_of(const compiler::CompiledProblem& problem,
-                                            const Target& target) const override;
+  std::optional<ExecutablePlan> plan_at_sizes_of(const compiler::CompiledProblem& problem,
+                                                 const DeviceProperties& device, const Artifact& artifact,
+                                                 const PlanOptions& options) const override;
+
+  /// The launches of the plan of other sizes, which has this recipe's kernels; nothing where there is no such plan.
+  std::optional<CallLayout> layout_at_sizes_of(const compiler::CompiledProblem& problem,
+                                               const DeviceProperties& device) const;
 
   /// Writes the facts that decide build()'s refusals, beside the kernels' text and the architecture. Loads NVRTC.
   void write_refusal_terms(CanonicalWriter& to) const;
@@ -69,6 +76,7 @@ class KernelsRecipe final : public Recipe {
 
   const compiler::CompiledProblem& problem() const { return problem_; }
   Direction direction() const { return direction_; }
+  const Branches& branches() const { return branches_; }
   const Variant& variant() const { return *variant_; }
   const std::vector<OperandTarget>& targets() const { return targets_; }
   Work work() const { return {problem_, direction_, targets_}; }
@@ -77,7 +85,11 @@ class KernelsRecipe final : public Recipe {
   /// This variant among all of the family for other work; null if it has none such.
   std::shared_ptr<const Variant> same_variant(const Work& work, const DeviceProperties& device) const;
 
+  /// The artifact's kernels with these launches, which are of the problem.
+  ExecutablePlan plan_of(const compiler::CompiledProblem& problem, CallLayout layout, const Artifact& artifact) const;
+
   compiler::CompiledProblem problem_;
+  Branches branches_;  ///< of the problem
   Direction direction_;
   const KernelFamily& family_;
   std::shared_ptr<const Variant> variant_;

@@ -57,7 +57,7 @@ class OperandKernelsRecipe final : public Recipe {
     CanonicalWriter structure;
     structure.text("operand kernels").integer(kRevision).integer(compute_capability);
     structure.bytes(kernels::structure_of(source()));
-    kernels::write_branches(structure, problem_.problem);
+    kernels::write_branches(structure, kernels::branches_of(problem_.problem));
     return structure.written();
   }
 

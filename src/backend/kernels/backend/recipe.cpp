@@ -24,12 +24,6 @@ namespace {
 /// To be raised when build() refuses for other reasons.
 constexpr int kRefusalRevision = 1;
 
-Bytes branches_of(const AttentionProblem& problem) {
-  CanonicalWriter branches;
-  write_branches(branches, problem);
-  return branches.written();
-}
-
 struct Compiled {
   std::string image, report;
 };
@@ -88,6 +82,7 @@ std::shared_ptr<LoadedModules> Images::loaded() const {
 KernelsRecipe::KernelsRecipe(compiler::CompiledProblem problem, Direction direction, const KernelFamily& family,
                              std::shared_ptr<const Variant> variant, std::vector<OperandTarget> targets)
     : problem_(std::move(problem)),
+      branches_(branches_of(problem_.problem)),
       direction_(direction),
       family_(family),
       variant_(std::move(variant)),
@@ -111,16 +106,26 @@ BuildResult KernelsRecipe::build(const Target& target) const {
   return {std::make_shared<const Images>(std::move(images)), ""};
 }
 
-std::shared_ptr<const Recipe> KernelsRecipe::at_sizes_of(const compiler::CompiledProblem& problem,
-                                                         const Target& target) const {
+std::optional<CallLayout> KernelsRecipe::layout_at_sizes_of(const compiler::CompiledProblem& problem,
+                                                            const DeviceProperties& device) const {
   // Which gradients are summed beside dq, dk and dv hangs on the sizes.
-  if (!targets_.empty() || branches_of(problem.problem) != branches_of(problem_.problem)) return nullptr;
+  if (!targets_.empty() || branches_of(problem.problem) != branches_) return std::nullopt;
   const Work work{problem, direction_, {}};
-  if (!family_.objections(work, &target.device).empty()) return nullptr;
-  std::shared_ptr<const Variant> same = variant_->at_sizes_of(work, target.device);
-  if (!same) same = same_variant(work, target.device);
-  if (!same || !memory_objections(same->layout(work).launches(), target.device).empty()) return nullptr;
-  return std::make_shared<const KernelsRecipe>(problem, direction_, family_, std::move(same));
+  if (!family_.objections(work, &device).empty()) return std::nullopt;
+  std::shared_ptr<const Variant> same = variant_->at_sizes_of(work, device);
+  if (!same) same = same_variant(work, device);
+  if (!same) return std::nullopt;
+  CallLayout layout = same->layout(work);
+  if (!memory_objections(layout.launches(), device).empty()) return std::nullopt;
+  return layout;
+}
+
+std::optional<ExecutablePlan> KernelsRecipe::plan_at_sizes_of(const compiler::CompiledProblem& problem,
+                                                              const DeviceProperties& device, const Artifact& artifact,
+                                                              const PlanOptions&) const {
+  std::optional<CallLayout> layout = layout_at_sizes_of(problem, device);
+  if (!layout) return std::nullopt;
+  return plan_of(problem, std::move(*layout), artifact);
 }
 
 std::shared_ptr<const Variant> KernelsRecipe::same_variant(const Work& work, const DeviceProperties& device) const {
@@ -140,14 +145,20 @@ std::shared_ptr<const Artifact> KernelsRecipe::load(std::span<const std::byte> b
 }
 
 ExecutablePlan KernelsRecipe::plan(std::shared_ptr<const Artifact> artifact, const PlanOptions&) const {
-  std::shared_ptr<LoadedModules> modules = dynamic_cast<const Images&>(*artifact).loaded();
-  KernelCall call(problem_, direction_, variant_->layout(work()));
+  ExecutablePlan plan = plan_of(problem_, variant_->layout(work()), *artifact);
+  plan.note = variant_->label(work());
+  return plan;
+}
+
+ExecutablePlan KernelsRecipe::plan_of(const compiler::CompiledProblem& problem, CallLayout layout,
+                                      const Artifact& artifact) const {
+  std::shared_ptr<LoadedModules> modules = dynamic_cast<const Images&>(artifact).loaded();
+  KernelCall call(problem, direction_, std::move(layout));
   ExecutablePlan plan;
   if (direction_ == Direction::kForward)
     plan.forward = forward_plan(std::move(call), std::move(modules));
   else
     plan.backward = backward_plan(std::move(call), std::move(modules));
-  plan.note = variant_->label(work());
   return plan;
 }
 

@@ -65,7 +65,7 @@ constexpr std::size_t kMuch = std::size_t{64} << 20;
 /// The kernels of a call in the device's memory.
 class LoadedKernels {
  public:
-  LoadedKernels(std::shared_ptr<LoadedModules> modules, KernelCall call)
+  LoadedKernels(std::shared_ptr<LoadedModules> modules, KernelCall&& call)
       : modules_(std::move(modules)), call_(std::move(call)) {
     for (const KernelLaunch& launch : call_.launches()) loaded_.push_back(modules_->kernel(launch));
     launch_once();
@@ -118,7 +118,7 @@ class LoadedKernels {
 template <class Plan, class Tensors>
 class KernelsPlan final : public Plan {
  public:
-  KernelsPlan(std::shared_ptr<LoadedModules> modules, KernelCall call)
+  KernelsPlan(std::shared_ptr<LoadedModules> modules, KernelCall&& call)
       : kernels_(std::move(modules), std::move(call)) {}
 
   std::size_t workspace_bytes() const override { return kernels_.workspace_bytes(); }
@@ -195,11 +195,11 @@ cuda::KernelModule::Kernel LoadedModules::find(const std::string& name) const {
   fail_bug("no module has the kernel ", name);
 }
 
-std::unique_ptr<ForwardPlan> forward_plan(KernelCall call, std::shared_ptr<LoadedModules> modules) {
+std::unique_ptr<ForwardPlan> forward_plan(KernelCall&& call, std::shared_ptr<LoadedModules> modules) {
   return std::make_unique<KernelsPlan<ForwardPlan, ForwardTensors>>(std::move(modules), std::move(call));
 }
 
-std::unique_ptr<BackwardPlan> backward_plan(KernelCall call, std::shared_ptr<LoadedModules> modules) {
+std::unique_ptr<BackwardPlan> backward_plan(KernelCall&& call, std::shared_ptr<LoadedModules> modules) {
   return std::make_unique<KernelsPlan<BackwardPlan, BackwardTensors>>(std::move(modules), std::move(call));
 }
 

@@ -6,6 +6,7 @@
 
 #include "analysis/dependence.hpp"
 #include "analysis/keep_nodes.hpp"
+#include "backend/of_structure.hpp"
 #include "masks/tile_mask_analyzer.hpp"
 #include "problem/implied_operands.hpp"
 
@@ -112,18 +113,13 @@ bool ends_sequence(const AttentionProblem& p, const Program& program, const mask
   return next.op == Op::kAdd && (adds(next.args[0], next.args[1]) || adds(next.args[1], next.args[0]));
 }
 
-}  // namespace
-
-const Program& program_of(const compiler::CompiledProblem& problem, Direction direction) {
-  return direction == Direction::kForward ? problem.forward.program : problem.backward->program;
-}
-
-MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction direction) {
+/// The knowledge of a direction that has a mask.
+MaskKnowledge find_knowledge(const compiler::CompiledProblem& problem, Direction direction) {
   const Program& program = program_of(problem, direction);
   const masks::MaskClass& mask = direction == Direction::kForward ? problem.forward.mask : problem.backward->mask;
   MaskKnowledge knowledge;
   const auto is_end = [&](const masks::MaskTerm& term) { return ends_sequence(problem.problem, program, term); };
-  if (program.keep() == kNoNode || std::ranges::all_of(mask.terms, is_end)) return knowledge;
+  if (std::ranges::all_of(mask.terms, is_end)) return knowledge;
   const std::vector<analysis::Dependence> on = analysis::dependences(program);
   knowledge.kind = on[program.keep()].score ? MaskKnowledge::Kind::kScore : MaskKnowledge::Kind::kList;
   if (knowledge.kind == MaskKnowledge::Kind::kList) {
@@ -139,6 +135,17 @@ MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction
   }
   knowledge.same_in_every_call = !problem.problem.index_offsets && !analysis::keep_reads_operands(program);
   return knowledge;
+}
+
+}  // namespace
+
+const Program& program_of(const compiler::CompiledProblem& problem, Direction direction) {
+  return direction == Direction::kForward ? problem.forward.program : problem.backward->program;
+}
+
+MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction direction) {
+  if (program_of(problem, direction).keep() == kNoNode) return {};
+  return *of_structure<MaskKnowledge>(problem, direction, [&] { return find_knowledge(problem, direction); });
 }
 
 double filled_part(const AttentionProblem& p) {

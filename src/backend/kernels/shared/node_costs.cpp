@@ -9,7 +9,9 @@
 #include "analysis/differences.hpp"
 #include "analysis/keep_nodes.hpp"
 #include "backend/cuda/text/kernel_text.hpp"
+#include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/text/kernel_source.hpp"
+#include "backend/of_structure.hpp"
 #include "backend/program_structure.hpp"
 #include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
@@ -165,6 +167,11 @@ PositionTables position_tables(const Program& program) {
     for (const NodeId arg : ir::args_of(nodes[id])) needed[arg] = true;
   }
   return tables;
+}
+
+PositionTables position_tables(const compiler::CompiledProblem& problem, Direction direction) {
+  return *of_structure<PositionTables>(problem, direction,
+                                       [&] { return position_tables(program_of(problem, direction)); });
 }
 
 void read_tables(ProgramSource& source, const PositionTables& tables) {

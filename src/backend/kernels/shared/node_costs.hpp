@@ -9,6 +9,8 @@
 
 #include "backend/cuda/text/program_source.hpp"
 #include "backend/kernels/text/kernel_source.hpp"
+#include "backend/plan.hpp"
+#include "compiler/compiled_problem.hpp"
 
 namespace scoremod::backend::kernels {
 
@@ -40,6 +42,7 @@ inline constexpr std::size_t kMaxPositionTables = 4;
 
 /// The tables of a direction's program. Nodes of the mask alone are not among them.
 PositionTables position_tables(const Program& program);
+PositionTables position_tables(const compiler::CompiledProblem& problem, Direction direction);
 
 /// Has a source read the tables, in a function that has p, b, h, any_q and any_kv.
 void read_tables(cuda::ProgramSource& source, const PositionTables& tables);

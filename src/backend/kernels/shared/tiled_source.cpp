@@ -147,7 +147,7 @@ constexpr std::string_view kProgram = "backend/kernels/shared/program.cuh";
 /// gradients alone walk once, so these read none.
 PositionTables tables_of(const compiler::CompiledProblem& problem, Direction direction, bool pack_gqa, Gains gains) {
   if (pack_gqa || gains == Gains::kApart) return {};
-  return position_tables(program_of(problem, direction));
+  return position_tables(problem, direction);
 }
 
 /// Reads of the operand whose tiles are copied, if any.

@@ -49,7 +49,7 @@ int heads_together(std::int64_t tiles, const masks::MaskClass& mask) {
 }
 
 void add_tables(CallLayout& layout, const Work& work, const TileShape& shape) {
-  const PositionTables tables = position_tables(program_of(work.problem, work.direction));
+  const PositionTables tables = position_tables(work.problem, work.direction);
   if (tables.nodes.empty()) return;
   const std::int64_t entries = tables.entries(work.problem.problem, std::int64_t{layout.query_tiles} * shape.queries,
                                               std::int64_t{layout.key_tiles} * shape.keys);

@@ -10,6 +10,7 @@
 
 #include "backend/cuda/text/program_source.hpp"
 #include "backend/kernels/mask/mask.hpp"
+#include "backend/of_structure.hpp"
 #include "base/fail.hpp"
 #include "ir/builder.hpp"
 #include "problem/dropout_mask.hpp"
@@ -52,6 +53,11 @@ std::uint64_t next_call_number() {
   static std::atomic<std::uint64_t> last{std::uint64_t{std::random_device{}()} << 16};
   return ++last & 0xffff'ffff'ffff;
 }
+
+/// The values of cuda::argument_constants().
+struct ArgumentConstants {
+  std::vector<int> values;
+};
 
 /// Places the tensors that calls of both directions have.
 template <class Tensors>
@@ -145,12 +151,16 @@ device::TensorArgument copied_argument(const AttentionProblem& problem, std::uin
   return tensor;
 }
 
-void write_branches(CanonicalWriter& out, const AttentionProblem& problem) {
-  using problem::TensorRole;
-  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO, TensorRole::kDO,
-                                TensorRole::kDQ, TensorRole::kDK, TensorRole::kDV})
-    out.boolean(tensor_argument(problem, role, nullptr).aligned != 0);
-  out.boolean(problem.heads_q != problem.heads_kv).boolean(problem.index_offsets);
+Branches branches_of(const AttentionProblem& problem) {
+  const auto aligned = [&](TensorRole role) { return tensor_argument(problem, role, nullptr).aligned != 0; };
+  return {aligned(TensorRole::kQ),  aligned(TensorRole::kK),  aligned(TensorRole::kV),
+          aligned(TensorRole::kO),  aligned(TensorRole::kDO), aligned(TensorRole::kDQ),
+          aligned(TensorRole::kDK), aligned(TensorRole::kDV), problem.heads_q != problem.heads_kv,
+          problem.index_offsets};
+}
+
+void write_branches(CanonicalWriter& out, const Branches& branches) {
+  for (const bool branch : branches) out.boolean(branch);
 }
 
 ArgumentBytes arguments_of(const AttentionProblem& p, const masks::MaskClass& mask, std::span<const int> constants,
@@ -247,9 +257,13 @@ KernelCall::KernelCall(const compiler::CompiledProblem& problem, Direction direc
     : problem_(problem.problem),
       mask_class_(direction == Direction::kForward ? problem.forward.mask : problem.backward->mask),
       layout_(std::move(layout)) {
-  const Program& program = program_of(problem, direction);
-  for (const NodeId node : cuda::argument_constants(program))
-    constants_.push_back(ir::constant_i32(program.nodes()[node]));
+  constants_ = of_structure<ArgumentConstants>(problem, direction, [&] {
+                 const Program& program = program_of(problem, direction);
+                 ArgumentConstants constants;
+                 for (const NodeId node : cuda::argument_constants(program))
+                   constants.values.push_back(ir::constant_i32(program.nodes()[node]));
+                 return constants;
+               })->values;
 }
 
 bool KernelCall::is_mapped() const { return std::ranges::any_of(launches(), &KernelLaunch::mapped); }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -82,8 +83,10 @@ device::TensorArgument tensor_argument(const AttentionProblem& problem, problem:
 /// Strides are 0 where batches or heads share it; `data` may be null where only the layout matters.
 device::TensorArgument copied_argument(const AttentionProblem& problem, std::uint32_t operand, const void* data);
 
-/// Writes the facts of a problem that decide which branches of a text run: with the text, they are a structural key.
-void write_branches(CanonicalWriter& out, const AttentionProblem& problem);
+/// The facts of a problem that decide which branches of a text run: with the text, they are a structural key.
+using Branches = std::array<bool, 10>;
+Branches branches_of(const AttentionProblem& problem);
+void write_branches(CanonicalWriter& out, const Branches& branches);
 
 /// One kernel of a call. Its only parameter is the call's ArgumentBytes, with their maps where it is `mapped`.
 struct KernelLaunch {

@@ -40,20 +40,20 @@ const kernels::KernelsRecipe& recipe_of(const std::shared_ptr<const Recipe>& rec
   return dynamic_cast<const kernels::KernelsRecipe&>(*recipe);
 }
 
-/// The launches of a plan of a recipe, and its workspace.
-std::string layout_text(const Recipe& recipe) {
-  const auto& own = dynamic_cast<const kernels::KernelsRecipe&>(recipe);
-  const kernels::CallLayout layout = own.variant().layout(own.work());
-  std::string text = std::to_string(layout.workspace_bytes());
+/// The launches of a plan, its workspace, and the numbers that are arguments of its kernels.
+std::string text_of(const kernels::CallLayout& layout) {
+  std::string text = std::to_string(layout.workspace_bytes()) + " " + std::to_string(layout.bytes_once());
+  for (const int number : {layout.query_tiles, layout.key_tiles, layout.query_work_tiles, layout.key_work_tiles,
+                           layout.heads_together, layout.splits, layout.blocks})
+    text += " " + std::to_string(number);
   for (const kernels::KernelLaunch& launch : layout.launches())
     text +=
         std::string(" ") + launch.kernel + " " + std::to_string(launch.blocks) + " " + std::to_string(launch.threads);
   return text;
 }
 
-/// The candidate of these sizes whose variant is a recipe's.
-const Candidate* same_variant(const std::vector<Candidate>& candidates, const Recipe& recipe) {
-  const auto& variant = dynamic_cast<const kernels::KernelsRecipe&>(recipe).variant();
+/// The candidate of these sizes with this variant.
+const Candidate* same_variant(const std::vector<Candidate>& candidates, const kernels::Variant& variant) {
   const auto found = std::ranges::find_if(
       candidates, [&](const Candidate& each) { return recipe_of(each.recipe).variant().is_same(variant); });
   return found == candidates.end() ? nullptr : &*found;
@@ -62,20 +62,21 @@ const Candidate* same_variant(const std::vector<Candidate>& candidates, const Re
 /// A plan like another's must be one that planning these sizes anew finds too: same kernels, same verdict, own
 /// launches.
 void expect_like(const Candidate& earlier, const CompiledProblem& problem, Direction direction) {
-  const auto like = earlier.recipe->at_sizes_of(problem, h200());
+  const kernels::KernelsRecipe& recipe = recipe_of(earlier.recipe);
+  const auto like = recipe.layout_at_sizes_of(problem, h200().device);
   std::vector<UnsupportedReason> reasons;
   const std::vector<Candidate> anew = kernels_backend().candidates(problem, {direction, true, {}}, h200(), reasons);
+  const Candidate* found = same_variant(anew, recipe.variant());
   if (!like) {
     // Another artifact, or another verdict.
-    const Candidate* found = same_variant(anew, *earlier.recipe);
     EXPECT_TRUE(found == nullptr || found->structural_key != earlier.structural_key) << earlier.label;
     return;
   }
-  const Candidate* found = same_variant(anew, *like);
   ASSERT_NE(found, nullptr) << earlier.label;
   EXPECT_EQ(found->plan_key, earlier.plan_key) << earlier.label;
   EXPECT_EQ(found->structural_key, earlier.structural_key) << earlier.label;
-  EXPECT_EQ(layout_text(*like), layout_text(*found->recipe)) << earlier.label;
+  const kernels::KernelsRecipe& planned_anew = recipe_of(found->recipe);
+  EXPECT_EQ(text_of(*like), text_of(planned_anew.variant().layout(planned_anew.work()))) << earlier.label;
 }
 
 TEST(RecipeSizes, AreThoseOfCandidatesPlannedAnew) {
