@@ -129,6 +129,9 @@ struct Describe {
     return concat(tile(shape.traits().name, shape), " stages ", shape.stages, " teams ", shape.teams, " splits ",
                   shape.splits, " persistent CTAs ", shape.persistent_ctas);
   }
+  std::string operator()(const Float8Shape& shape) const {
+    return concat(tile("FP8 products", shape), " stages ", shape.stages);
+  }
   std::string operator()(const std::shared_ptr<const Variant>&) const { return "another"; }
 };
 

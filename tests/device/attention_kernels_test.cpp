@@ -12,6 +12,7 @@
 #include "backend/cuda/device/own_stream.hpp"
 #include "backend/cuda/modules/kernel_cache.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
+#include "backend/kernels/float8/family.hpp"
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
@@ -29,6 +30,7 @@
 #include "problem/tensor_view.hpp"
 #include "runtime/call_tensors.hpp"
 #include "support/attention_kernels_cases.hpp"
+#include "support/float8_cases.hpp"
 #include "support/loaded_bias_cases.hpp"
 #include "support/test_seed.hpp"
 #include "support/tiled_call.hpp"
@@ -78,6 +80,7 @@ class Plans {
   /// Makes a forward alone.
   Plans(const compiler::CompiledProblem& compiled, const AnyShape& forward)
       : problem_(compiled.problem),
+        forward_rounding_(kernels_backend().forward_rounding(compiled)),
         forward_(forward_plan(test::attention_call(compiled, Direction::kForward, forward),
                               image(compiled, Direction::kForward, forward))) {
     const CallLayout layout = tiled_variant(forward)->layout({compiled, Direction::kForward, {}});
@@ -91,6 +94,7 @@ class Plans {
     subject.backend = "kernels";
     subject.memory = &cuda::cuda_memory();
     subject.function_error = kernels_backend().function_error();
+    subject.forward_rounding = forward_rounding_;
     subject.forward_workspace_bytes = forward_->workspace_bytes();
     subject.forward = [this](const ForwardArgs& args, Buffer workspace) {
       const runtime::ForwardCall call =
@@ -117,6 +121,7 @@ class Plans {
   }
 
   const AttentionProblem& problem_;
+  const ForwardRounding forward_rounding_ = {};
   std::unique_ptr<ForwardPlan> forward_;
   std::unique_ptr<BackwardPlan> backward_;
   std::string families_;
@@ -129,7 +134,8 @@ void expect_right(const Cut& cut, checking::CheckCase test, const std::optional<
   for (OperandSpec& operand : test.problem.operands) operand.gradient = false;
   const compiler::CompiledProblem compiled = compiler::compile(test.problem);
   const Direction last = compiled.backward ? Direction::kBackward : Direction::kForward;
-  const std::vector<UnsupportedReason> reasons = problem_objections(compiled, last, Float8::kKeys);
+  const std::vector<UnsupportedReason> reasons =
+      problem_objections(compiled, last, is_float8(test.problem.dtype) ? Float8::kAll : Float8::kKeys);
   if (!reasons.empty()) GTEST_SKIP() << reasons.front().text;
   RandomInputOptions inputs;
   inputs.seed = test.seed;
@@ -210,6 +216,32 @@ TEST_P(AttentionKernels, GiveTheSameBitsEachTime) {
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels,
                          ::testing::Range(0, static_cast<int>(test::attention_kernels_cases().size() *
                                                               kAllKernels.size())));
+
+/// Runs each FP8 case by FP8 products.
+class Float8AttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {
+ protected:
+  static checking::CheckCase test_case() { return test::float8_cases()[static_cast<std::size_t>(GetParam())]; }
+  void SetUp() override {
+    OnDevice::SetUp();
+    if (!IsSkipped() && cuda::current_compute_capability() != kHopperCapability) GTEST_SKIP() << "no Hopper kernels";
+  }
+};
+
+TEST_P(Float8AttentionKernels, AreRight) {
+  const checking::CheckCase test = test_case();
+  expect_right(AnyShape(float8_shape(test.problem)), test);
+}
+TEST_P(Float8AttentionKernels, AreRightWithNan) {
+  const checking::CheckCase test = test_case();
+  expect_right(AnyShape(float8_shape(test.problem)), test, test::poisoned_inputs(test.problem, test.seed));
+}
+TEST_P(Float8AttentionKernels, GiveTheSameBitsEachTime) {
+  const checking::CheckCase test = test_case();
+  const AnyShape shape = float8_shape(test.problem);
+  expect_same_bits(std::array{shape, shape}, test.problem, test.call);
+}
+INSTANTIATE_TEST_SUITE_P(Cases, Float8AttentionKernels,
+                         ::testing::Range(0, static_cast<int>(test::float8_cases().size())));
 
 constexpr int kPortableShapes = 6;            ///< of split_kv_shapes()
 constexpr int kShapes = kPortableShapes + 2;  ///< with those of hopper_split_kv_shapes()

@@ -9,6 +9,7 @@ struct MakeVariant {
   std::shared_ptr<const Variant> operator()(const PortableShape& shape) const { return portable_variant(shape); }
   std::shared_ptr<const Variant> operator()(const HopperShape& shape) const { return hopper_variant(shape); }
   std::shared_ptr<const Variant> operator()(const SplitKvShape& shape) const { return split_kv_variant(shape); }
+  std::shared_ptr<const Variant> operator()(const Float8Shape& shape) const { return float8_variant(shape); }
   std::shared_ptr<const Variant> operator()(const std::shared_ptr<const Variant>& variant) const { return variant; }
 };
 

@@ -4,6 +4,7 @@
 #include <span>
 #include <variant>
 
+#include "backend/kernels/float8/family.hpp"
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/portable/family.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
@@ -12,8 +13,8 @@
 
 namespace scoremod::backend::kernels {
 
-/// A shape of the three tiled families, or a variant that none of them has.
-using AnyShape = std::variant<PortableShape, HopperShape, SplitKvShape, std::shared_ptr<const Variant>>;
+/// A shape of the four tiled families, or a variant that none of them has.
+using AnyShape = std::variant<PortableShape, HopperShape, SplitKvShape, Float8Shape, std::shared_ptr<const Variant>>;
 
 /// The variant that has this shape.
 std::shared_ptr<const Variant> tiled_variant(const AnyShape& shape);

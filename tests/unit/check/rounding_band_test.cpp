@@ -101,6 +101,27 @@ TEST(RoundingBand, HoldsTheRoundingsOfTheOutputsOwnSum) {
   EXPECT_GT(error, 0.01 * allowed);
 }
 
+/// Weights with few digits, of which the second program's are lost but for one.
+TEST(RoundingBand, HoldsWhatCoarseWeightsMiss) {
+  constexpr backend::ForwardRounding kCoarse{0, 0x1p-4, 0x1p-18};
+  for (const char* const value : {"score", "select(kv_idx == 0, 0.0, -13.5)"}) {
+    const compiler::CompiledProblem compiled = one_row(value);
+    CheckMemory memory(compiled.problem, random_inputs(compiled.problem), 0);
+    const reference::InputTensors inputs = memory.reference_inputs();
+    const auto exact = reference::forward<double>(compiled, inputs, kCall).o;
+    const auto coarse = reference::forward<float>(compiled, inputs, kCall, {}, {.forward = kCoarse}).o;
+    const auto allowed_by = [&](const ErrorSources& sources) {
+      double sum = 0;
+      for (const double move : rounding_band(compiled, inputs, kCall, sources).forward.o) sum += move * move;
+      return sum;
+    };
+    double error = 0;
+    for (std::size_t d = 0; d < exact.size(); ++d) error += std::pow(coarse[d] - exact[d], 2);
+    EXPECT_LT(error, allowed_by({0, true, kCoarse})) << value;
+    EXPECT_GT(error, 9 * allowed_by({})) << value;
+  }
+}
+
 /// With nothing but its sink, a row's gradient of it is -D, which follows from the o that is given.
 TEST(RoundingBand, HoldsTheSinksGradientOfRowsWithoutAKey) {
   AttentionProblem problem = one_row("score\nkeep = kv_idx < 0", true).problem;

@@ -1,8 +1,10 @@
 #include "backend/cuda/float8/float8_candidates.hpp"
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -94,6 +96,77 @@ TEST(Float8Candidates, OfBackwardsWithAmaxesAreRefused) {
   };
   EXPECT_TRUE(refuses({Direction::kBackward, true, {}}));
   EXPECT_FALSE(refuses({Direction::kForward, true, {}}));
+}
+
+/// A forward that FP8 products can make.
+AttentionProblem forward_problem() {
+  AttentionProblem problem = float8_problem();
+  problem.backward = problem.amax_o = false;
+  problem.dtype_o = DType::kBF16;
+  return problem;
+}
+
+bool has_products(const Candidate& candidate) { return candidate.label.find("FP8 products") != std::string::npos; }
+
+TEST(Float8Products, AreTakenBeforeConversions) {
+  const compiler::CompiledProblem given = compiler::compile(forward_problem());
+  const std::vector<Candidate> found = candidates_of(given, Direction::kForward);
+  const Candidate& best =
+      *std::ranges::min_element(found, {}, [](const Candidate& each) { return each.predicted.milliseconds; });
+  EXPECT_TRUE(has_products(best)) << best.label;
+  EXPECT_EQ(std::ranges::count_if(found, has_products), 1);
+  // A small FP8 problem stands for it in trials.
+  const std::vector<Candidate> small = candidates_of(verification::trial_problem(given), Direction::kForward);
+  const auto same = std::ranges::find_if(small, has_products);
+  ASSERT_NE(same, small.end());
+  EXPECT_EQ(same->structural_key.bytes(), best.structural_key.bytes());
+  EXPECT_EQ(same->plan_key.bytes(), best.plan_key.bytes());
+}
+
+TEST(Float8Products, LeaveToConversionsWhatTheyCannotMake) {
+  using Change = void (*)(AttentionProblem&);
+  constexpr std::array<std::pair<const char*, Change>, 8> kChanges{{
+      {"engine_refused", [](AttentionProblem& p) { p.backward = true; }},
+      {"dtype", [](AttentionProblem& p) { p.dtype = DType::kE5M2; }},
+      {"output_dtype", [](AttentionProblem& p) { p.dtype_o = std::nullopt; }},
+      {"output_dtype", [](AttentionProblem& p) { p.amax_o = true; }},
+      {"head_dim", [](AttentionProblem& p) { p.dim_v = 144; }},
+      {"head_dim", [](AttentionProblem& p) { p.dim_qk = 80; }},
+      {"ragged",
+       [](AttentionProblem& p) {
+         p.tokens_kv = 9000, p.k = p.v = {Layout::kTHD, {}};
+       }},
+      {"copy_alignment",
+       [](AttentionProblem& p) {
+         p.k = TensorLayout{Layout::kBSHD, Strides{std::int64_t{4096} * 16 * 136, 136, std::int64_t{16} * 136, 1}};
+       }},
+  }};
+  for (const auto& [id, change] : kChanges) {
+    AttentionProblem problem = forward_problem();
+    change(problem);
+    const compiler::CompiledProblem given = compiler::compile(problem);
+    std::vector<UnsupportedReason> reasons;
+    const Task task{Direction::kForward, true, {}};
+    const std::vector<Candidate> found = kernels_backend().candidates(given, task, h200(), reasons);
+    EXPECT_FALSE(found.empty()) << id;
+    EXPECT_TRUE(std::ranges::none_of(found, has_products)) << id;
+    const auto says = [id = id](const UnsupportedReason& reason) {
+      return reason.id == id && reason.text.starts_with("FP8 products");
+    };
+    EXPECT_TRUE(std::ranges::any_of(reasons, says)) << id;
+    EXPECT_TRUE(kernels_backend().forward_rounding(given) == ForwardRounding{}) << id;
+  }
+}
+
+TEST(Float8Products, SayHowCoarseTheyAre) {
+  const ForwardRounding rounding = kernels_backend().forward_rounding(compiler::compile(forward_problem()));
+  EXPECT_EQ(rounding.weights, 0x1p-4);
+  EXPECT_GT(rounding.scores, 0x1p-14);
+  EXPECT_GT(rounding.lost_weights, 0);
+  AttentionProblem halves = forward_problem();
+  halves.dtype = DType::kBF16;
+  halves.dtype_o = std::nullopt;
+  EXPECT_TRUE(kernels_backend().forward_rounding(compiler::compile(halves)) == ForwardRounding{});
 }
 
 /// A decode step over an FP8 KV cache.

@@ -9,21 +9,28 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/float8/family.hpp"
+#include "backend/memory_space.hpp"
 #include "base/concat.hpp"
+#include "check/random_problem.hpp"
 #include "compiler/pipeline.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/attention_kernels_cases.hpp"
 #include "support/check_report.hpp"
 #include "support/emulated_attention.hpp"
+#include "support/emulated_plans.hpp"
 #include "support/float8_cases.hpp"
+#include "support/test_seed.hpp"
+#include "verification/trial.hpp"
+#include "verification/verdict.hpp"
+#include "verification/verify_plan.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
 
-AnyShape shape_of(const AttentionProblem& problem, Direction) {
-  return std::shared_ptr<const Variant>(float8_variant(float8_shape(problem)));
-}
+AnyShape shape_of(const AttentionProblem& problem, Direction) { return float8_shape(problem); }
 
 checking::CheckCase case_of(const std::string& name) {
   const std::vector<checking::CheckCase> cases = test::float8_cases(true);
@@ -99,6 +106,75 @@ checking::CheckCase unaligned_values() {
   return test;
 }
 TEST(Float8KernelRings, TransposeValuesThatAreNotAligned) { test::expect_right(check_of(unaligned_values())); }
+
+/// The planner cannot know that a call's q lies at an odd address: its numbers are then copied one by one.
+TEST(Float8KernelRings, CopyTensorsThatTmaCannotLoad) {
+  const checking::CheckCase test = many_tiles("causal with offsets");
+  const test::EmulatedLaunches::Fault tiles{"if (tensor.aligned) {\n    if (thread == 0) load",
+                                            "if (false) {\n    if (thread == 0) load"};
+  const test::EmulatedLaunches::Fault threads{"call.q.aligned && call.k.aligned && threadIdx", "false && threadIdx"};
+  test::expect_right(test::check_emulated(test, random_inputs(test.problem), shape_of, {tiles, {}, threads}));
+}
+
+checking::CheckCase random_case(std::uint64_t seed) {
+  checking::RandomProblemOptions options;
+  options.dtypes = {DType::kBF16};
+  options.head_dims = {32, 64, 96, 128};
+  options.row_alignment = 16;
+  options.shifted_value_probability = 0.3;
+  options.lengths_probability = options.dropout_probability = options.max_logit_probability = 0.2;
+  options.sink_probability = 0.3;
+  checking::CheckCase test = checking::random_problem(seed, options);
+  AttentionProblem& p = test.problem;
+  p.backward = p.given_deltas = false;
+  p.d_o = p.dq = p.dk = p.dv = std::nullopt;
+  p.dtype_o = seed % 2 == 0 ? DType::kF32 : DType::kBF16;
+  p.dtype = DType::kE4M3;
+  for (OperandSpec& operand : p.operands) operand.gradient = false;
+  p = problem::with_implied_operands(std::move(p));
+  return test;
+}
+
+TEST(Float8KernelRandomProblems, AreRight) {
+  constexpr int kProblems = 8;
+  int tried = 0;
+  for (std::uint64_t seed = test::test_seed(); tried < kProblems; ++seed) {
+    const checking::CheckCase test = random_case(seed);
+    if (!float8_objections(compiler::compile(test.problem).problem).empty()) continue;
+    ++tried;
+    SCOPED_TRACE(concat("seed ", seed, "\n", test.problem.program.to_string()));
+    RandomInputOptions inputs;
+    inputs.seed = test.seed;
+    inputs.overrides = test.fills;
+    test::expect_right(test::check_emulated(test, random_inputs(test.problem, inputs), shape_of));
+  }
+}
+
+/// The outputs of a trial of the problem's kernels that are wrong; empty if there are none.
+std::string wrong_in_trial(const checking::CheckCase& test, const test::EmulatedLaunches::Fault& fault = {}) {
+  const compiler::CompiledProblem subject = compiler::compile(test.problem);
+  verification::Trial trial(subject);
+  const compiler::CompiledProblem& tried = trial.problem();
+  const auto plan = test::emulated_forward_plan(tried, *float8_variant(float8_shape(tried.problem)), fault);
+  const verification::OperationErrors errors{kernels_backend().function_error(), kernels_backend().product_error(),
+                                             kernels_backend().forward_rounding(tried)};
+  const verification::Verdict verdict = verification::verdict_of(
+      verification::verify_forward(trial, *plan, backend::host_memory(), errors), Direction::kForward);
+  return verdict.right ? "" : verdict.reason;
+}
+
+TEST(Float8KernelTrials, FindThemRight) {
+  for (const char* const name : {"plain", "causal", "documents", "mask by the score", "one query"}) {
+    SCOPED_TRACE(name);
+    EXPECT_EQ(wrong_in_trial(case_of(name)), "");
+  }
+}
+
+TEST(Float8KernelTrials, SeeFaults) {
+  EXPECT_NE(wrong_in_trial(many_tiles("plain"), {"position % 4 / 2 * 8", "position % 4 / 2 * 2"}), "");
+  EXPECT_NE(wrong_in_trial(many_tiles("plain"), {"add_product(rows, product);\n    first_key", "first_key"}), "");
+  EXPECT_NE(wrong_in_trial(many_tiles("plain"), {"factor *= of_values", "factor *= of_values * 1.1f"}), "");
+}
 
 /// The checks above would see it: each of these makes them fail.
 TEST(Float8KernelFaults, AreSeen) {
