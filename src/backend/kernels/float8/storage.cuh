@@ -31,5 +31,6 @@ struct TransposeStorage {
 
   int row_words = dim_v / 4 + 1;
   int stretch_words = kReordered * row_words + 4;
-  size_t bytes = keys / kReordered * stretch_words * 4;
+  int words = keys / kReordered * stretch_words;
+  size_t bytes = (size_t)words * 4;
 };
