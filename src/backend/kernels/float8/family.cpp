@@ -84,7 +84,7 @@ class Float8Variant final : public ShapedVariant<Float8Shape> {
     holes.set("product", "");
     std::string products;
     CanonicalWriter from;
-    for (const std::int64_t columns : std::set<std::int64_t>{shape().keys, work.problem.problem.dim_v}) {
+    for (const std::int64_t columns : std::set<std::int64_t>{shape().keys, work.problem.problem.dim_v / 2}) {
       products += product_text(kPrimitives, "float8_product", columns, "e4m3.e4m3");
       from.integer(columns);
     }

@@ -62,35 +62,33 @@ SCOREMOD_FUNCTION void produce_float8(const MappedArguments& all, const Float8Ti
   } while (walk.next(call, b, h));
 }
 
-SCOREMOD_FUNCTION void add_product(SoftmaxRows& rows, const Sums<1, kDimV>& product) {
-#pragma unroll
-  for (int n = 0; n < kDimV / 8; ++n)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) rows.output.at[0][n][e] += product.at[0][n][e];
-}
+// The product of a tile's weights and v is made for one half of v's dims after the other: registers have no room for
+// all of it beside o, the weights and the next tile's scores.
+constexpr int kHalfOfV = kDimV / 2;
 
-// Turns products of q and k into weights, and rescales o.
-SCOREMOD_FUNCTION void weigh_float8(const Arguments& p, unsigned (&weights)[kKeys / 32][4], Sums<1, kKeys>& scores,
-                                    SoftmaxRows& rows, bool partial, int b, int h, int first_query, int first_key) {
-  online_softmax_step(p, scores, rows, partial, b, h, first_query, first_key);
-  round_to_8bit<kKeys>(weights, scores);
-}
-
-// Issues the product of the weights and a tile of v, and waits for it.
-SCOREMOD_FUNCTION void multiply_values(const Float8Tiles& tiles, Sums<1, kDimV>& product,
-                                       unsigned (&weights)[kKeys / 32][4], unsigned v, const Ring<kStages>& at) {
+// Issues the product of the weights and a half of a tile of v.
+template <int kHalf>
+SCOREMOD_FUNCTION void issue_values(Sums<1, kHalfOfV>& product, unsigned (&weights)[kKeys / 32][4], unsigned v) {
   fence_operand(weights);
   wgmma_fence();
-  issue_float8_ab<kDimV, kKeys>(product, weights, moved_by(v, at.stage * Float8Tiles::kVBytes));
+  issue_float8_ab<kHalfOfV, kKeys, kDimV>(product, weights, moved_by(v, kHalf * kHalfOfV * kRowBytes));
   wgmma_commit();
+}
+
+// Waits for the product of a half, and adds it to o.
+template <int kHalf>
+SCOREMOD_FUNCTION void add_values(SoftmaxRows& rows, Sums<1, kHalfOfV>& product) {
   wgmma_wait<0>();
   fence_operand(product.at[0]);
-  consumer_release(tiles.v_empty + at.stage);
+#pragma unroll
+  for (int n = 0; n < kHalfOfV / 8; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) rows.output.at[0][kHalf * kHalfOfV / 8 + n][e] += product.at[0][n][e];
 }
 
 // Main loop of a consumer warpgroup over all tiles of keys from the walk's on. `first_query` is the first of the warp's
-// 16. In its turn a warpgroup multiplies the last tile's weights and v, and begins the next tile's scores. That product
-// is added to o beside them: registers have no room for both products and the weights at once.
+// 16. The score_mod, mask and row max of a tile are computed beside one half of the last tile's product of weights and
+// v, and the exponentials beside the other. Warpgroups take turns to issue the first two products of a tile.
 SCOREMOD_FUNCTION void consume_float8(const Arguments& p, const Float8Tiles& tiles, SoftmaxRows& rows,
                                       TileWalk<false>& walk, int b, int h, int first_query) {
   const AttentionArguments& call = p.call;
@@ -98,44 +96,58 @@ SCOREMOD_FUNCTION void consume_float8(const Arguments& p, const Float8Tiles& til
   const unsigned k = float8_view(tiles.k, kKeys), v = float8_view(tiles.v, kDimV);
   Ring<kStages> ring;
   Sums<1, kKeys> scores;
-  Sums<1, kDimV> product;
+  Sums<1, kHalfOfV> product;
   unsigned weights[kKeys / 32][4];
+  float factors[1][2];
   const auto issue_scores = [&] {
     wgmma_fence();
     issue_float8_abt<kDimQk, kQueries>(scores, q, moved_by(k, ring.stage * Float8Tiles::kKBytes));
     wgmma_commit();
-    scheduler_pass();
-  };
-  const auto wait_for_scores = [&] {
-    wgmma_wait<0>();
-    fence_operand(scores.at[0]);
-    consumer_release(tiles.k_empty + ring.stage);
   };
   mbarrier_wait(tiles.k_full + ring.stage, ring.phase);
   scheduler_wait();
   issue_scores();
+  scheduler_pass();
   int first_key = walk.tile * kKeys;
   bool partial = walk.partial, more = walk.next(call, b, h);
-  wait_for_scores();
-  weigh_float8(p, weights, scores, rows, partial, b, h, first_query, first_key);
+  wgmma_wait<0>();
+  fence_operand(scores.at[0]);
+  consumer_release(tiles.k_empty + ring.stage);
+  modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key);
+  weigh(p, scores, rows, b, h, first_query, first_key);
+  round_to_8bit<kKeys>(weights, scores);
   while (more) {
     const Ring<kStages> last = ring;
     ring.advance();
-    mbarrier_wait(tiles.v_full + last.stage, last.phase);
+    const unsigned values = moved_by(v, last.stage * Float8Tiles::kVBytes);
     mbarrier_wait(tiles.k_full + ring.stage, ring.phase);
     scheduler_wait();
-    multiply_values(tiles, product, weights, v, last);
     issue_scores();
-    add_product(rows, product);
+    mbarrier_wait(tiles.v_full + last.stage, last.phase);
+    issue_values<0>(product, weights, values);
+    scheduler_pass();
     first_key = walk.tile * kKeys;
     partial = walk.partial;
     more = walk.next(call, b, h);
-    wait_for_scores();
-    weigh_float8(p, weights, scores, rows, partial, b, h, first_query, first_key);
+    wgmma_wait<1>();
+    fence_operand(scores.at[0]);
+    consumer_release(tiles.k_empty + ring.stage);
+    const bool raised = modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key);
+    add_values<0>(rows, product);
+    issue_values<1>(product, weights, values);
+    weigh(p, scores, rows, b, h, first_query, first_key);
+    add_values<1>(rows, product);
+    consumer_release(tiles.v_empty + last.stage);
+    // All of o so far has the weights of the last reference.
+    if (raised) scale_output(rows, factors);
+    round_to_8bit<kKeys>(weights, scores);
   }
+  const unsigned values = moved_by(v, ring.stage * Float8Tiles::kVBytes);
   mbarrier_wait(tiles.v_full + ring.stage, ring.phase);
-  multiply_values(tiles, product, weights, v, ring);
-  add_product(rows, product);
+  issue_values<0>(product, weights, values);
+  add_values<0>(rows, product);
+  issue_values<1>(product, weights, values);
+  add_values<1>(rows, product);
 }
 
 // Consumer warpgroup: waits for q, runs the main loop, and stores its rows. Returns whether an output is not finite.

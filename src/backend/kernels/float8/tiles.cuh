@@ -63,13 +63,14 @@ SCOREMOD_FUNCTION void issue_float8_abt(Sums<1, kColumns>& sums, unsigned a, uns
                                      moved_by(b, k / kRowBytes * kColumns * kRowBytes + k % kRowBytes), k != 0);
 }
 
-// Issues the WGMMAs of sums = w b, with w in registers and kDim rows of kInner of b^T in shared memory.
-template <int kDim, int kInner>
+// Issues the WGMMAs of sums = w b, with w in registers and kDim rows of kInner of b^T in shared memory, in a tile of
+// kTileRows.
+template <int kDim, int kInner, int kTileRows>
 SCOREMOD_FUNCTION void issue_float8_ab(Sums<1, kDim>& sums, const unsigned (&w)[kInner / 32][4], unsigned b) {
 #pragma unroll
   for (int k = 0; k < kInner; k += 32)
     Float8Product<kDim>::of_registers(sums.at[0], w[k / 32],
-                                      moved_by(b, k / kRowBytes * kDim * kRowBytes + k % kRowBytes), k != 0);
+                                      moved_by(b, k / kRowBytes * kTileRows * kRowBytes + k % kRowBytes), k != 0);
 }
 
 // The key, of 16 neighbours, at a position of rows of v^T. Of these keys' scores in a row, a thread has four: two each
