@@ -87,11 +87,12 @@ struct Results {
 
 template <class Real>
 Results<Real> evaluate(const compiler::CompiledProblem& compiled, const reference::InputTensors& inputs,
-                       const backend::CallParameters& parameters, const reference::Progress& progress) {
+                       const backend::CallParameters& parameters, const reference::Progress& progress,
+                       const backend::ForwardRounding& rounding = {}) {
   const auto half = [&](double start) {
     return [&progress, start](double fraction) { progress(start + fraction / 2); };
   };
-  Results<Real> results{reference::forward<Real>(compiled, inputs, parameters, half(0)), {}};
+  Results<Real> results{reference::forward<Real>(compiled, inputs, parameters, half(0), {.forward = rounding}), {}};
   if (compiled.backward) results.backward = reference::backward<Real>(compiled, inputs, parameters, half(0.5));
   return results;
 }
@@ -194,7 +195,8 @@ CheckReport check_subject(const compiler::CompiledProblem& compiled, const Subje
   const ErrorSources sources{subject.function_error, subject.backward_reads_lse, subject.forward_rounding};
   auto band = std::async(std::launch::async, [&] { return rounding_band(compiled, tensors, parameters, sources); });
   const auto oracle = evaluate<double>(compiled, tensors, parameters, progress("computing the oracle", 0.1, 0.4));
-  const auto plain = evaluate<float>(compiled, tensors, parameters, progress("computing the tolerance", 0.5, 0.45));
+  const auto plain = evaluate<float>(compiled, tensors, parameters, progress("computing the tolerance", 0.5, 0.45),
+                                     subject.forward_rounding);
   report.outputs = compare_all(memory, problem, tensors.operands, oracle, plain, band.get());
   progress("done", 1, 0)(1);
   return report;
