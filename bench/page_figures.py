@@ -89,6 +89,18 @@ def check_suite():
     }
 
 
+def float8_figure(case, *keys):
+    """A figure of FP8 products at length 8192 and head dim 128."""
+
+    def figure(report):
+        found = row(report, case=case, dtype="float8_e4m3fn", length=8192, dim=128)
+        for key in keys:
+            found = found[key]
+        return f"{found:.2f}" if keys[-1] in ("bf16", "fp8") and len(keys) == 1 else str(found)
+
+    return figure
+
+
 def sum_of(name):
     return lambda report: str(sum(row[name] for row in report))
 
@@ -158,6 +170,12 @@ FIGURES = {
         **{name: item("summary", "plain_attention", name) for name in ("beyond_twice_and_band", "median_ratio")},
     },
     "kernels_check": check_suite(),
+    "float8_products": {
+        "machine": lambda report: report["machine"].split(",")[0].removeprefix("NVIDIA ").split(" ")[0],
+        "commit": item("commit"),
+        **{f"{case}_{key}": float8_figure(case, key) for case in ("full", "causal", "soft_cap", "window") for key in ("bf16", "fp8", "tflops")},
+        **{f"error_{key}": float8_figure("full", "errors", key) for key in ("bf16", "fp8", "rounded")},
+    },
     "random_problems": {
         "seeds": lambda report: str(len(report)),
         **{name: sum_of(name) for name in ("problems", "right", "refused", "wrong", "error")},

@@ -2,9 +2,9 @@
 
 usage: PYTHONPATH=python python bench/torch/float8_products.py [--device cuda|cpu] [--lengths 4096 8192] [--error-keys 131072]
 
-Both attend to the same numbers: those of bf16, and those rounded to FP8 with one factor for each tensor. Errors are relative to float64 attention of the numbers before
-they are rounded, over some query rows; `rounded` is float64 attention of the FP8 numbers themselves, so that fp8 above it is what the kernel adds. Data with outliers has a
-channel of k, and keys of v, whose numbers are 20 times as large. tflops counts 4 batch heads scores dim.
+Both attend to the same numbers: those of bf16, and those rounded to FP8 with one factor for each tensor. Errors are relative to float64 attention of
+the numbers before they are rounded, over some query rows. `rounded` is float64 attention of the FP8 numbers, so that fp8 above it is what a kernel adds.
+Data with outliers has a channel of k, and keys of v, whose numbers are 20 times as large. tflops counts 4 batch heads scores dim.
 """
 
 import argparse
