@@ -62,8 +62,8 @@ SCOREMOD_FUNCTION void produce_float8(const MappedArguments& all, const Float8Ti
   } while (walk.next(call, b, h));
 }
 
-// The product of a tile's weights and v is made for one half of v's dims after the other. Registers have no room for all
-// of it beside o, the weights and the next tile's scores.
+// The product of a tile's weights and v is made for one half of v's dims after the other. Registers have no room for
+// all of it beside o, the weights and the next tile's scores.
 constexpr int kHalfOfV = kDimV / 2;
 
 // Issues the product of the weights and a half of a tile of v.

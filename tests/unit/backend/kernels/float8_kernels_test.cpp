@@ -170,9 +170,12 @@ TEST(Float8KernelTrials, FindThemRight) {
   }
 }
 
+constexpr const char* kFirstHalf = "    add_values<0>(rows, product);\n    issue";
+constexpr const char* kNoFirstHalf = "    wgmma_wait<0>();\n    issue";
+
 TEST(Float8KernelTrials, SeeFaults) {
   EXPECT_NE(wrong_in_trial(many_tiles("plain"), {"position % 4 / 2 * 8", "position % 4 / 2 * 2"}), "");
-  EXPECT_NE(wrong_in_trial(many_tiles("plain"), {"add_product(rows, product);\n    first_key", "first_key"}), "");
+  EXPECT_NE(wrong_in_trial(many_tiles("plain"), {kFirstHalf, kNoFirstHalf}), "");
   EXPECT_NE(wrong_in_trial(many_tiles("plain"), {"factor *= of_values", "factor *= of_values * 1.1f"}), "");
 }
 
@@ -181,11 +184,12 @@ TEST(Float8KernelFaults, AreSeen) {
   const checking::CheckCase plain = many_tiles("plain");
   const auto fault = [&](const char* text, const char* instead) { return check_of(plain, {text, instead}); };
   EXPECT_FALSE(fault("position % 4 / 2 * 8", "position % 4 / 2 * 2").passed()) << "keys in another order";
-  EXPECT_FALSE(fault("add_product(rows, product);\n    first_key", "first_key").passed()) << "tiles that are left out";
+  EXPECT_FALSE(fault(kFirstHalf, kNoFirstHalf).passed()) << "halves of tiles that are left out";
   EXPECT_FALSE(fault("close_row(sink, shifted(", "close_row(sink, (").passed()) << "the LSE of weights 2^8 as large";
   EXPECT_FALSE(fault("factor *= of_values", "factor *= 1.0f").passed()) << "the scale of v";
   EXPECT_FALSE(fault("p.call.scale * (load_constant", "1.0f * (load_constant").passed()) << "the scale";
-  EXPECT_FALSE(fault("scale_output(rows, factors);\n  weigh", "weigh").passed()) << "sums by another reference";
+  EXPECT_FALSE(fault("if (raised) scale_output(rows, factors);", "").passed()) << "sums by another reference";
+  EXPECT_FALSE(fault("wgmma_wait<1>();", "wgmma_wait<2>();").passed()) << "scores that are not there yet";
   EXPECT_FALSE(fault("float kSlack = kFloat8Queries ? 0.75f", "float kSlack = kFloat8Queries ? 8.0f").passed())
       << "weights beyond the largest number";
   EXPECT_FALSE(fault("k % kRowBytes), k != 0);\n}\n\n// Issues the WGMMAs of sums = w b",
@@ -199,7 +203,7 @@ TEST(Float8KernelFaults, AreSeen) {
 TEST(Float8KernelFaultsDeathTest, AreSeen) {
   const checking::CheckCase plain = many_tiles("plain");
   const auto fault = [&](const char* text, const char* instead) { check_of(plain, {text, instead}); };
-  EXPECT_DEATH(fault("consumer_release(tiles.v_empty + at.stage);", ""), "threads wait for each other forever");
+  EXPECT_DEATH(fault("consumer_release(tiles.v_empty + last.stage);", ""), "threads wait for each other forever");
   EXPECT_DEATH(fault("mbarrier_wait(tiles.k_empty + ring.stage, ring.phase ^ 1);", ""),
                "more bytes than a barrier expects|a copy that its barrier|more arrivals|wait for each other");
   EXPECT_DEATH(fault("  fence_operand(weights);\n  wgmma_fence();", "  fence_operand(weights);"),
