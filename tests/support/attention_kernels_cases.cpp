@@ -529,6 +529,15 @@ std::vector<checking::CheckCase> split_kv_cases(bool small) {
   return cases;
 }
 
+checking::CheckCase with_lengths(checking::CheckCase test, std::int64_t seq_q, std::int64_t seq_kv) {
+  AttentionProblem& problem = test.problem;
+  problem.seq_q = seq_q;
+  problem.seq_kv = seq_kv;
+  for (std::size_t i = 0; i < problem.operands.size(); ++i)
+    problem.operands[i] = problem::default_spec(problem, problem.program.operands()[i]);
+  return test;
+}
+
 ProblemInputs poisoned_inputs(const AttentionProblem& problem, std::uint64_t seed) {
   RandomInputOptions options;
   options.seed = seed;

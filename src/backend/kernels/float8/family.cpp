@@ -26,8 +26,8 @@ constexpr int kCapability = 90;
 constexpr int kMostStages = 4, kTileRows = 128;
 /// Numbers of a step of a WGMMA, and the rows of v^T that a TMA load brings.
 constexpr std::int64_t kStepNumbers = 32;
-/// The widest heads of v have accumulators, and those of a tile's product, that fit into the registers beside scores.
-/// Those of q and k have tiles that fit into shared memory.
+/// The accumulators of the widest heads of v, and of half a tile's product, fit into the registers beside scores. Tiles
+/// of the widest heads of q and k fit into shared memory.
 constexpr std::int64_t kWidestOfV = 128, kWidestOfQk = 256;
 /// A device cuts off each of the 32 products of a step, and the sum before it, 13 bits below the largest one. Such
 /// errors of terms of either sign stay below 2^-12 of the magnitudes. Weights are e4m3 numbers, whose largest is about

@@ -16,7 +16,6 @@
 #include "check/random_problem.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"
-#include "problem/tensor_view.hpp"
 #include "support/attention_kernels_cases.hpp"
 #include "support/check_report.hpp"
 #include "support/emulated_attention.hpp"
@@ -67,15 +66,7 @@ TEST_P(Float8KernelsOfPoison, AreRight) {
 INSTANTIATE_TEST_SUITE_P(Cases, Float8KernelsOfPoison, ::testing::Values("plain", "causal", "documents"));
 
 /// Rings of tiles go round more than once, and the last tiles are cut off.
-checking::CheckCase many_tiles(const char* name) {
-  checking::CheckCase test = case_of(name);
-  test.problem.seq_q = 200;
-  test.problem.seq_kv = 1200;
-  for (OperandSpec& operand : test.problem.operands)
-    operand =
-        problem::default_spec(test.problem, test.problem.program.operands()[&operand - test.problem.operands.data()]);
-  return test;
-}
+checking::CheckCase many_tiles(const char* name) { return test::with_lengths(case_of(name), 200, 1200); }
 
 checking::CheckCase of_dims(checking::CheckCase test, std::int64_t dim_qk, std::int64_t dim_v) {
   test.problem.dim_qk = dim_qk;

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include "backend/kernels/hopper/family.hpp"
-#include "problem/tensor_view.hpp"
 #include "support/attention_kernels_cases.hpp"
 #include "support/check_report.hpp"
 #include "support/emulated_attention.hpp"
@@ -145,15 +144,7 @@ TEST_P(HopperKernelsOfPoison, AreRightWhereCtasTakeTilesOfKeys) {
 INSTANTIATE_TEST_SUITE_P(Cases, HopperKernelsOfPoison, ::testing::Values("causal", "documents", "infinite values"));
 
 /// Rings of tiles go round more than once, and rows of blocks end in tiles that are cut off.
-checking::CheckCase many_tiles(const char* name) {
-  checking::CheckCase test = case_of(name);
-  test.problem.seq_q = 450;
-  test.problem.seq_kv = 700;
-  for (OperandSpec& operand : test.problem.operands)
-    operand =
-        problem::default_spec(test.problem, test.problem.program.operands()[&operand - test.problem.operands.data()]);
-  return test;
-}
+checking::CheckCase many_tiles(const char* name) { return test::with_lengths(case_of(name), 450, 700); }
 
 TEST(HopperKernelRings, AreRightOverManyTiles) {
   for (const char* const name : {"plain", "causal", "documents"}) {
