@@ -27,10 +27,11 @@ def count_gpus():
     return len(listed.splitlines())
 
 
-def row_of(report, problems):
-    """The row that the record keeps of one seed. results: how many outputs or gradients were held; left: how much of the suite was not done in time."""
+def row_of(report):
+    """The row that the record keeps of one seed. problems: how many were run in time; results: how many outputs or gradients were held."""
     summary = report["summary"]
     row = {key: report[key] for key in ("machine", "commit", "backend", "seed")}
+    problems = len({result["problem"] for result in report["results"]})
     row |= {"problems": problems, **{verdict: summary[verdict] for verdict in ("right", "wrong", "refused", "error")}}
     row["results"] = summary["plain_attention"]["outputs"]
     row |= {key: summary["plain_attention"][key] for key in ("median_ratio", "largest_ratio", "beyond_twice_and_band")}
@@ -89,7 +90,7 @@ def main(arguments=None):
         worker.start()
     for worker in workers:
         worker.join()
-    rows = [row_of(json.loads(report.read_text(encoding="utf-8")), options.problems) for report in done]
+    rows = [row_of(json.loads(report.read_text(encoding="utf-8"))) for report in done]
     old = json.loads(options.record.read_text(encoding="utf-8")) if options.record.exists() else []
     options.record.write_text("[\n" + ",\n".join(map(json.dumps, merged(old, rows))) + "\n]\n", encoding="utf-8")
     wrong = sum(row["wrong"] + row["error"] for row in rows)
