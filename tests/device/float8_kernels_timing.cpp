@@ -35,6 +35,8 @@ AttentionProblem forward_of(const Timed& timed, bool float8) {
   problem.backward = false;
   if (float8) {
     problem.dtype = DType::kE4M3;
+    // Random FP8 numbers of q and k have a standard deviation of 32 each, and the scales that go with them are about 1.
+    problem.scale = problem.effective_scale() / (32 * 32);
     problem.dtype_o = DType::kBF16;
   }
   return problem::with_implied_operands(std::move(problem));

@@ -88,7 +88,8 @@ SCOREMOD_FUNCTION void add_values(SoftmaxRows& rows, Sums<1, kHalfOfV>& product)
 
 // Main loop of a consumer warpgroup over all tiles of keys from the walk's on. `first_query` is the first of the warp's
 // 16. A tile's score_mod, mask and row max overlap one half of the last tile's product of weights and v. Its
-// exponentials overlap the other half. Warpgroups take no turns: on an H100 these cost 2 to 9 %.
+// exponentials overlap the other half. Warpgroups take turns for exponentials and rounding, so that one has the MUFU
+// for itself and the other the ALU. Turns to issue WGMMAs cost an H100 2 to 9 %.
 SCOREMOD_FUNCTION void consume_float8(const Arguments& p, const Float8Tiles& tiles, SoftmaxRows& rows,
                                       TileWalk<false>& walk, int b, int h, int first_query) {
   const AttentionArguments& call = p.call;
@@ -131,12 +132,16 @@ SCOREMOD_FUNCTION void consume_float8(const Arguments& p, const Float8Tiles& til
     const bool raised = modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key);
     add_values<0>(rows, product);
     issue_values<1>(product, weights, values);
+    scheduler_wait();
+    fence_operand(scores.at[0]);
     weigh(p, scores, rows, b, h, first_query, first_key);
     add_values<1>(rows, product);
     consumer_release(tiles.v_empty + last.stage);
     // All of o so far has the weights of the last reference.
     if (raised) scale_output(rows, factors);
     round_to_8bit<kKeys>(weights, scores);
+    fence_operand(weights);
+    scheduler_pass();
   }
   const unsigned values = moved_by(v, ring.stage * Float8Tiles::kVBytes);
   mbarrier_wait(tiles.v_full + ring.stage, ring.phase);
@@ -155,6 +160,7 @@ SCOREMOD_FUNCTION bool compute_float8(const Arguments& p, const Float8Tiles& til
   TileWalk<false> walk;
   walk.begin(call, b, h, item.query_tile);
   if (walk.next(call, b, h)) {
+    scheduler_begin();
     mbarrier_wait(tiles.q_full, 0);
     consume_float8(p, tiles, rows, walk, b, h, first_query);
   }
@@ -166,6 +172,12 @@ SCOREMOD_FUNCTION bool compute_float8(const Arguments& p, const Float8Tiles& til
   store_through_tile<kDimV, kDimQk / 2>(rows.output, factors, rows_of<Output>(call.o, b, h), (Half*)tiles.q,
                                         first_query, call.seq_q);
   return not_finite;
+}
+
+// Each tile would read the scales of q and k anew; so a register keeps their product.
+SCOREMOD_FUNCTION Arguments with_scale(Arguments p) {
+  p.call.scale = scale_of_products(p);
+  return p;
 }
 
 /*{kernel float8_forward}*/
@@ -183,9 +195,10 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) float8_forward(SCOREMOD_MAPPED_ARGUMENT al
     return;
   }
   setmaxnreg_inc<kConsumerRegisters>();
-  if (!any_of_block(compute_float8(all.rest, tiles, item))) return;
+  if (!any_of_block(compute_float8(with_scale(all.rest), tiles, item))) return;
+  const Arguments p = with_scale(all.rest);
   // All consumers compute the rows once more, one after the other, with the tile of q as scratch.
   for (int i = item.query_tile * kQueries; i < (item.query_tile + 1) * kQueries && i < call.seq_q; ++i)
-    forward_row(all.rest, (float*)tiles.q, item.b, item.h, i);
+    forward_row(p, (float*)tiles.q, item.b, item.h, i);
 }
 /*{}*/

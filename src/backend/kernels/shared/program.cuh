@@ -71,8 +71,10 @@ template <bool kMasked, bool kCopied = false>
 // of keys.
 SCOREMOD_FUNCTION float key_factor(const Arguments& p, int kv_head) { return /*{of_keys}*/ 1.0f /*{}*/; }
 SCOREMOD_FUNCTION float value_factor(const Arguments& p, int kv_head) { return /*{of_values}*/ 1.0f /*{}*/; }
-// The factor that turns a product of q and k into a score.
-SCOREMOD_FUNCTION float score_scale(const Arguments& p) { return /*{score_scale}*/ p.call.scale /*{}*/; }
+// The factor that turns a product of q and k into a score. Kernels with kFloat8Queries set it to scale_of_products().
+SCOREMOD_FUNCTION float score_scale(const Arguments& p) { return p.call.scale; }
+// The call's scale times those of FP8 queries and keys, which lie in memory.
+SCOREMOD_FUNCTION float scale_of_products(const Arguments& p) { return /*{scale_of_products}*/ p.call.scale /*{}*/; }
 /*{}*/
 
 /*{sink}*/

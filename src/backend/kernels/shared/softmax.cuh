@@ -42,9 +42,10 @@ SCOREMOD_FUNCTION float exponent_unit(const Arguments& p) {
 // Sums and largest values of a row are made in so many chains, which don't wait for each other.
 constexpr int kChains = 4;
 
-// Whether modify() finds the largest values beside what it computes; of plain scores the integers below take less.
+// Whether modify() finds the largest values beside what it computes; of plain scores the integers below take less, but
+// not beside the WGMMAs of FP8 numbers.
 template <bool kMasked>
-constexpr bool kFindsLargest = kMasked || !kScoreIsValue || kMaxLogit;
+constexpr bool kFindsLargest = kMasked || !kScoreIsValue || kMaxLogit || kFloat8Queries;
 
 // The numbers of an operand that TMA loads, for two neighbouring scores of a thread.
 struct CopiedPair {

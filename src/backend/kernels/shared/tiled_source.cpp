@@ -230,15 +230,15 @@ std::string key_factor_functions(const AttentionProblem& problem) {
   const auto of_tensor = [&](const char* name) {
     return concat("load_constant((const float*)", scale_operand(problem, name), ".data)");
   };
-  std::string of_keys = "1.0f", of_values = "1.0f", score_scale = "p.call.scale";
+  std::string of_keys = "1.0f", of_values = "1.0f", of_products = "p.call.scale";
   if (problem::has_float8_keys(problem)) of_values = of_head(problem::kDescaleOfValues);
   if (of_queries)
-    score_scale +=
+    of_products +=
         concat(" * (", of_tensor(problem::kDescaleOfQueries), " * ", of_tensor(problem::kDescaleOfKeys), ")");
   else if (problem.dtype_kv)
     of_keys = of_head(problem::kDescaleOfKeys);
   return fill(part(file_text(kProgram), "key_factors"),
-              {{"of_keys", of_keys}, {"of_values", of_values}, {"score_scale", score_scale}});
+              {{"of_keys", of_keys}, {"of_values", of_values}, {"scale_of_products", of_products}});
 }
 
 std::string mask_function(const AttentionProblem& problem, const Program& program, std::span<const NodeId> terms) {
