@@ -84,3 +84,20 @@ def test_no_tracer_leaks_from_a_jitted_call():
     with jax.checking_leaks():
         jax.jit(lambda q, slopes: loss(flex_attention, q, slopes))(Q, SLOPES)
         jax.jit(jax.vmap(lambda q, slopes: loss(flex_attention, q, slopes), (0, None)))(Q[None], SLOPES)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "xla"])
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+def test_a_bad_score_is_seen_in_its_row_alone(backend, bad):
+    """The softmax of a row with infinity is NaN, too."""
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 6, 1, 4))
+    bias = jnp.zeros((6, 6)).at[4, 2].set(bad)
+
+    def attend(bias):
+        return flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + bias[q_idx, kv_idx], "causal", return_lse=True, backend=backend)
+
+    (o, lse), (expected, expected_lse) = attend(bias), attend(jnp.zeros((6, 6)))
+    rows = np.arange(6) == 4
+    assert np.isnan(o[0, rows]).all() and np.isnan(lse[..., rows]).all()
+    np.testing.assert_array_equal(o[0, ~rows], expected[0, ~rows])
+    np.testing.assert_array_equal(lse[..., ~rows], expected_lse[..., ~rows])

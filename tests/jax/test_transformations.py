@@ -117,10 +117,13 @@ def test_a_second_derivative_raises():
     ],
     ids=["jvp", "jit of jvp", "jvp of jit", "linearize", "jacfwd", "hessian"],
 )
-def test_forward_mode_raises_and_names_the_way_out(differentiate):
+@pytest.mark.parametrize("paged", [False, True])
+def test_forward_mode_raises_and_names_the_way_out(differentiate, paged):
     q, k, v = qkv()
+    # Each batch's keys as one page.
+    pages = {"page_table": jnp.arange(k.shape[0])[:, None], "lengths": jnp.full(k.shape[0], k.shape[1])} if paged else {}
     with pytest.raises(scoremod.UnsupportedError, match='cannot differentiate flex_attention in forward mode .*backend="xla" has both'):
-        differentiate(lambda q: (flex_attention(q, k, v, lambda score, *_: jnp.tanh(score)) ** 2).sum(), q)
+        differentiate(lambda q: (flex_attention(q, k, v, lambda score, *_: jnp.tanh(score), **pages) ** 2).sum(), q)
 
 
 @pytest.mark.parametrize("policy, forwards", [(None, 2), (scoremod.jax.CHECKPOINT_NAMES, 1), ("dots", 1)])

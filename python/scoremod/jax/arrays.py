@@ -65,6 +65,15 @@ def jax_array(name, value):
     return jnp.asarray(known_array(name, value))
 
 
+def within_int32(array):
+    """Integers as int32; those that it doesn't hold become its nearest, which is as wrong a number as they are."""
+    ours, theirs = jnp.iinfo(jnp.int32), jnp.iinfo(array.dtype)
+    if array.dtype in _WIDE_INTEGERS:
+        # An unsigned dtype has no number for the lower limit: JAX would take a large one.
+        array = jnp.clip(array, max(ours.min, theirs.min), min(ours.max, theirs.max))
+    return array.astype(jnp.int32)
+
+
 def beyond_int32(name, number):
     return f"{name}: expected integers from {_INT32.min} to {_INT32.max}, which int32 holds, found {number}; score programs have no others"
 

@@ -57,6 +57,7 @@ def _forward_rule_of_cache(call, with_lse, q, k, v, operands):
 
 
 def _attend_paged(call, q, k, v, operands, *, with_lse):
+    q, k, v, *operands = reverse_mode_only("flex_attention", q, k, v, *operands)
     results = paged_attention(call, bool(with_lse), q, k, v, tuple(operands))
     if not call.max_logit:
         return results if with_lse else results[0]  # pyright: ignore[reportIndexIssue]

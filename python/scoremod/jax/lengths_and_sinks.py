@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scoremod.errors import InvalidArgumentError
-from scoremod.jax.arrays import array_of, host_numbers, whole
+from scoremod.jax.arrays import array_of, host_numbers, whole, within_int32
 
 
 def bounded(mask_mod, lengths, batch):
@@ -50,7 +50,7 @@ def _checked(given, most, batch):
         if wrong.size:
             b = wrong[0]
             raise InvalidArgumentError(f"lengths: expected a number from 0 to {most[b]}, the positions there are, for batch {b}; found {known[b]}")
-    return whole(array)
+    return whole(within_int32(array))  # differences of unsigned ones would wrap
 
 
 def checked_sink(sink, heads):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from scoremod.errors import InvalidArgumentError, WrongTypeError
+from scoremod.jax.arrays import within_int32
 from scoremod.jax.segments import before_end, ids_and_positions
 
 _PARTS = ("padding", "causal", "bottom_right")
@@ -149,7 +150,8 @@ def _arrays(name, pair):
     for array in arrays:
         if not jnp.issubdtype(array.dtype, jnp.integer):
             raise InvalidArgumentError(f"sequence_descriptor: expected {name} that are integers, found {array.dtype}")
-    return arrays
+    # Differences of unsigned ones would wrap. Signed ones of 64 bits are checked where the mask reads them.
+    return tuple(array if array.dtype in (jnp.int32, jnp.int64) else within_int32(array) for array in arrays)
 
 
 def biased(score_mod, bias, bias_type, scale):

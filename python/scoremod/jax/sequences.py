@@ -11,7 +11,7 @@ import numpy as np
 
 from scoremod.call_spec import checked_longest
 from scoremod.errors import InvalidArgumentError
-from scoremod.jax.arrays import array_of, host_numbers, jax_array
+from scoremod.jax.arrays import array_of, host_numbers, jax_array, within_int32
 from scoremod.jax.lengths_and_sinks import checked_lengths
 from scoremod.places import Paged, Ragged, RaggedPaged
 
@@ -123,7 +123,7 @@ def _longest(given, offsets, tokens):
         known = None if isinstance(offsets, jax.core.Tracer) else np.asarray(offsets)
         if known is None or known.ndim != 1 or known.size < 2 or known.dtype.kind not in "iu":
             return max(tokens, 1)
-        most = max(int(np.diff(known).max()), 16)
+        most = max(int(np.diff(known.astype(np.int64)).max()), 16)
         return max(min(1 << (most - 1).bit_length(), tokens), 1)
     return min(given, max(tokens, 1))
 
@@ -142,8 +142,9 @@ def _checked(name, offsets, tokens, longest):
     array = jax_array(name, offsets)
     if array.ndim != 1 or array.shape[0] < 2 or not jnp.issubdtype(array.dtype, jnp.integer):
         raise InvalidArgumentError(f"{name}: expected an integer array [batch + 1], found {array.dtype} of shape {array.shape}")
+    array = array.astype(jnp.int32)  # differences of unsigned ones would wrap
     # Within jax.shard_map what is made of NumPy's numbers is traced.
-    known = _known(array) if isinstance(offsets, jax.Array) else np.asarray(offsets)
+    known = _known(array) if isinstance(offsets, jax.Array) else np.asarray(offsets).astype(np.int64)
     if known is None:
         return array  # its values are not known here
     if known[0] < 0 or known[-1] > tokens or (np.diff(known) < 0).any():
@@ -212,7 +213,7 @@ class Pages:
 
     def bound(self):
         """The arrays of Paged.bound, and the lengths of the keys. A number of no block stays one: who reads the keys finds it."""
-        return [_within_int32(array) for array in (*self._tables, self.lengths)]
+        return [within_int32(array) for array in (*self._tables, self.lengths)]
 
     def gathered(self):
         """Key and value of each sequence, in memory of their own."""
@@ -270,12 +271,6 @@ class MixedBatch(Sequences):
 def token_offsets(batch, most):
     """The offsets of sequences that have `most` tokens each."""
     return np.arange(batch + 1, dtype=np.int32) * np.int32(most)
-
-
-def _within_int32(array):
-    """Integers as int32; those of more bits that it doesn't hold become its nearest, which is as wrong a number as they are."""
-    limits = jnp.iinfo(jnp.int32)
-    return (jnp.clip(array, limits.min, limits.max) if array.dtype in (jnp.int64, jnp.uint64, jnp.uint32) else array).astype(jnp.int32)
 
 
 def _check_blocks(table, lengths, blocks, block_size):

@@ -71,7 +71,7 @@ def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout, dropout=(0.0, 
     # Inside jax.shard_map without jax.jit, JAX takes no rule that asks which tangents there are.
     compute = _attention_jitted if jax.sharding.get_abstract_mesh().manual_axes else _attention
     o, top, total = compute(functions, q, k, v, scale, arrays)
-    lse = jnp.where(total > 0, jnp.log(_nonzero(total)) + top, -jnp.inf)
+    lse = jnp.where(total == 0, -jnp.inf, jnp.log(_nonzero(total)) + top)
     return jnp.transpose(o, ["BHSD".index(letter) for letter in layout]), lse, lax.stop_gradient(top)
 
 
@@ -117,7 +117,8 @@ def _finite(top):
 
 
 def _nonzero(total):
-    return jnp.where(total > 0, total, 1)
+    """total, and 1 for rows without a kept key. NaN stays."""
+    return jnp.where(total == 0, 1, total)
 
 
 @functools.partial(_attention.defjvp, symbolic_zeros=True)
