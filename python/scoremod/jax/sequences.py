@@ -142,7 +142,7 @@ def _checked(name, offsets, tokens, longest):
     array = jax_array(name, offsets)
     if array.ndim != 1 or array.shape[0] < 2 or not jnp.issubdtype(array.dtype, jnp.integer):
         raise InvalidArgumentError(f"{name}: expected an integer array [batch + 1], found {array.dtype} of shape {array.shape}")
-    array = array.astype(jnp.int32)  # differences of unsigned ones would wrap
+    array = within_int32(array)  # differences of unsigned ones would wrap
     # Within jax.shard_map what is made of NumPy's numbers is traced.
     known = _known(array) if isinstance(offsets, jax.Array) else np.asarray(offsets).astype(np.int64)
     if known is None:
