@@ -177,8 +177,10 @@ class PreparedSizes:
         return handle, workspace_bytes
 
     def _struct(self):
-        """(words, their address, that of the answers, that of the message among them): a scoremod_sizes, all that it points to, and a call's answers, which are a
-        handle, a number and a message."""
+        """A scoremod_sizes and all that it points to, in one piece of memory: (words, their address, that of the answers, that of the message).
+
+        A call's answers follow: a handle, a number and a message.
+        """
         words = (c_int64 * (self._answers + 3))()
         base, numbers = addressof(words), self._first
         words[0] = _WORDS * _WORD

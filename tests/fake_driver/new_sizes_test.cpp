@@ -136,7 +136,8 @@ TEST_F(SizesOnDevices, ThatFailAreErrorsOfTheEnvironmentAndComeAgain) {
 
 /// A mask that is no band, and the same in every call: a plan has a kernel find its tiles, once.
 AttentionProblem documents(std::int64_t seq_q, std::int64_t seq_kv) {
-  AttentionProblem problem = test::small_problem("value = score\nkeep = q_idx // 100 == kv_idx // 100", DType::kBF16, 64);
+  AttentionProblem problem =
+      test::small_problem("value = score\nkeep = q_idx // 100 == kv_idx // 100", DType::kBF16, 64);
   problem.backward = problem.stats = false;
   problem.seq_q = seq_q;
   problem.seq_kv = seq_kv;
@@ -155,7 +156,7 @@ TEST_F(SizesOnDevices, WaitForNoBlockMask) {
   }
 }
 
-/// What calls say while a function of CUDA fails; the device comes to an event once somebody has asked for it.
+/// A function of CUDA that fails shows whether a call asked for it. The device comes to an event once it was asked for.
 TEST_F(SizesOnDevices, HaveCallsThatFollowTheirBlockMask) {
   test::DeviceCalls calls(documents(130, 300), test::fake_device("a100"));
   test::fake_cuda::take_waits();

@@ -114,8 +114,8 @@ class LoadedKernels {
     is_once_done_ = false;
   }
 
-  /// Lets a call's kernels find what launch_once() writes. The first calls hold their stream back, so that no host waits
-  /// for the device at sizes that it has not seen yet.
+  /// Lets a call's kernels find what launch_once() writes. The first calls hold their stream back, so that no host
+  /// waits for the device at sizes that it has not seen yet.
   void follow_once(void* stream) const {
     if (!once_launched_->has_passed()) {
       if (!cuda::cuda_memory().is_capturing(stream)) return once_launched_->hold_back(stream);
