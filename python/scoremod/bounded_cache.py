@@ -16,11 +16,12 @@ class BoundedCache(dict):
     def __setitem__(self, key, value):
         dropped = []  # freed after the lock
         with self._lock:
-            if key not in self:
-                while len(self._order) >= self._limit:
-                    dropped.append(self.pop(self._order.popleft(), None))
-                self._order.append(key)
+            before = len(self)
             super().__setitem__(key, value)
+            if len(self) > before:  # not asked of the key, whose hash may take longer than all else
+                self._order.append(key)
+                while len(self) > self._limit:
+                    dropped.append(self.pop(self._order.popleft(), None))
 
     def clear(self):
         with self._lock:

@@ -149,6 +149,7 @@ class PreparedSizes:
         # Half the time of a slice of the words.
         self._write_sizes, self._write_numbers = (struct.Struct(f"={each}q").pack_into for each in (len(SIZES), count))
         self._numbers, self._answers = self._first * _WORD, self._first + count
+        self._at, self._workspace_bytes = _at(), _workspace_bytes()
         self._structs = []
 
     def at(self, sizes: Sequence[int], numbers: Sequence[int]) -> tuple[int, int]:
@@ -157,28 +158,29 @@ class PreparedSizes:
         sizes: in the order of SIZES; numbers: the strides of each tensor, and the shape and strides of each operand, in a row.
         """
         try:
-            words = self._structs.pop()
+            prepared = self._structs.pop()
         except IndexError:  # threads have their own
-            words = self._words()
-        base = addressof(words)
+            prepared = self._struct()
+        words, base, answers, message = prepared
         self._write_sizes(words, _WORD, *sizes)
         self._write_numbers(words, self._numbers, *numbers)
-        # The answers follow: a handle, a number and a message.
-        answers = base + self._answers * _WORD
-        name, status = "scoremod_attention_at", _at()(self._open, base, answers, answers + 2 * _WORD)
+        name, status = "scoremod_attention_at", self._at(self._open, base, answers, message)
         handle = words[-3]
         if not status:
-            name, status = "scoremod_attention_forward_workspace_bytes", _workspace_bytes()(handle, answers + _WORD, answers + 2 * _WORD)
+            name, status = "scoremod_attention_forward_workspace_bytes", self._workspace_bytes(handle, answers + _WORD, message)
             if status:
                 _destroy()(handle)
         if status:
             library.raise_error(name, status, c_void_p(words[-1]))
         workspace_bytes = words[-2]
-        self._structs.append(words)
+        self._structs.append(prepared)
         return handle, workspace_bytes
 
-    def _words(self):
-        """A scoremod_sizes and all that it points to, in one piece of memory."""
+    def _struct(self):
+        """A scoremod_sizes and all that it points to, in one piece of memory: (words, their address, that of the answers, that of the message).
+
+        A call's answers follow: a handle, a number and a message.
+        """
         words = (c_int64 * (self._answers + 3))()
         base, numbers = addressof(words), self._first
         words[0] = _WORDS * _WORD
@@ -191,7 +193,8 @@ class PreparedSizes:
             place = _WORDS + _OPERAND_WORDS * i
             words[place : place + 4] = self._attention.name(name), rank, base + numbers * _WORD, base + (numbers + rank) * _WORD if has_strides else 0
             numbers += rank * (1 + has_strides)
-        return words
+        answers = base + self._answers * _WORD
+        return words, base, answers, answers + 2 * _WORD
 
 
 class Handle:

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "fake_cuda/state.hpp"
 
@@ -188,6 +189,14 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, uns
   if (stream != nullptr && stream->captured != nullptr)
     stream->captured->work.push_back({function->kernel.name, const_cast<Module*>(function->module), std::move(words)});
   return result(call);
+}
+
+CUresult cuEventQuery(CUevent handle) {
+  Call call("cuEventQuery");
+  call.must_not_meet_captures();
+  if (!is_known(call, state().events, handle, "an event")) return result(call);
+  if (call.fails() || !std::exchange(reinterpret_cast<Event*>(handle)->is_ahead, false)) return result(call);
+  return CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,

@@ -24,6 +24,10 @@ struct Launch {
 /// Launches since the last time that this was asked.
 std::vector<Launch> take_launches();
 
+/// How often a host waited for a stream or an event since the last time that this was asked. An event is behind what
+/// the device has done until somebody has asked for it, or waited for it.
+std::size_t take_waits();
+
 /// Each call that broke a rule of CUDA, with the rule; a real device may crash at it, or not show it.
 /// They are those since the last time that this was asked.
 std::vector<std::string> take_violations();

@@ -8,6 +8,7 @@ void wait_for(Call& call, cudaStream_t handle) {
   // This includes waiting for another stream than the one that captures.
   call.must_not_meet_captures();
   must_not_capture(call, stream_of(call, handle));
+  ++state().waits;
 }
 
 /// Checks the launches again: memory that they pointed to may be gone by now.
@@ -133,14 +134,23 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   Call call("cudaEventRecord");
   stream_of(call, stream);
   if (is_known(call, state().events, event, "an event") && !call.fails())
-    reinterpret_cast<Event*>(event)->is_recorded = true;
+    *reinterpret_cast<Event*>(event) = {true, true};
   return result(call);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   Call call("cudaEventSynchronize");
   call.must_not_meet_captures();
-  is_known(call, state().events, event, "an event");
+  if (is_known(call, state().events, event, "an event")) reinterpret_cast<Event*>(event)->is_ahead = false;
+  ++state().waits;
+  return result(call);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned) {
+  Call call("cudaStreamWaitEvent");
+  const Stream* const stream = stream_of(call, handle);
+  if (is_known(call, state().events, event, "an event") && stream != nullptr && stream->captured != nullptr)
+    call.refuse(cudaErrorStreamCaptureIsolation, "the graph would depend on work outside of it");
   return result(call);
 }
 

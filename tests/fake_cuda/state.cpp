@@ -120,6 +120,11 @@ std::vector<Launch> take_launches() {
   return std::exchange(state().launches, {});
 }
 
+std::size_t take_waits() {
+  const std::scoped_lock lock(state().mutex);
+  return std::exchange(state().waits, 0);
+}
+
 std::vector<std::string> take_violations() {
   const std::scoped_lock lock(state().mutex);
   return std::exchange(state().violations, {});

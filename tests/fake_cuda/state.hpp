@@ -68,6 +68,7 @@ struct Stream {
 
 struct Event {
   bool is_recorded = false;
+  bool is_ahead = false;  ///< the device has not come to it yet
 };
 
 /// A device's primary context: CUcontext points to one.
@@ -93,6 +94,7 @@ class State {
 
   std::vector<Launch> launches;
   std::vector<std::string> violations;
+  std::size_t waits = 0;  ///< of hosts
 
   static constexpr std::uint64_t kFirstAddress = std::uint64_t{0x00d0} << 48,
                                  kEndOfAddresses = std::uint64_t{0x00d1} << 48;

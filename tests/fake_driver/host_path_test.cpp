@@ -126,6 +126,19 @@ TEST_F(CapturedCalls, AreReplayedAfterTheAttentionIsGone) {
   for (std::size_t i = 0; i < replayed.size(); ++i) EXPECT_EQ(replayed[i].kernel, captured[i].kernel);
 }
 
+/// A graph can't depend on work outside of it.
+TEST_F(CapturedCalls, WaitForTheBlockMaskOfTheirPlan) {
+  allow_leftovers();  // a graph's kernels stay until the process ends
+  test::DeviceCalls calls(
+      forward_of(test::small_problem("value = score\nkeep = q_idx // 100 == kv_idx // 100", DType::kBF16, 64), 130),
+      kDevice);
+  const Buffer workspace = calls.workspace();
+  test::fake_cuda::take_waits();
+  capture([&] { calls.forward(stream_, workspace); });
+  EXPECT_EQ(test::fake_cuda::take_waits(), 1u);
+  EXPECT_TRUE(test::fake_cuda::take_violations().empty());
+}
+
 TEST_F(CapturedCalls, WithoutAWorkspaceOfTheCallersAreRefused) {
   test::DeviceCalls calls(decode(), kDevice);
   ASSERT_GT(calls.workspace().bytes, 0u);

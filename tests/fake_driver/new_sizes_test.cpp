@@ -134,5 +134,46 @@ TEST_F(SizesOnDevices, ThatFailAreErrorsOfTheEnvironmentAndComeAgain) {
   }
 }
 
+/// A mask that is no band, and the same in every call: a plan has a kernel find its tiles, once.
+AttentionProblem documents(std::int64_t seq_q, std::int64_t seq_kv) {
+  AttentionProblem problem =
+      test::small_problem("value = score\nkeep = q_idx // 100 == kv_idx // 100", DType::kBF16, 64);
+  problem.backward = problem.stats = false;
+  problem.seq_q = seq_q;
+  problem.seq_kv = seq_kv;
+  return problem;
+}
+
+TEST_F(SizesOnDevices, WaitForNoBlockMask) {
+  make_current("a100");
+  const OpenAttention open = OpenAttention::compile(documents(130, kOpenSize), options(NewSizes::kServe));
+  for (std::int64_t keys = kFirstKeys; keys < kFirstKeys + kLike; ++keys) {
+    test::fake_cuda::take_launches();
+    test::fake_cuda::take_waits();
+    at(open, keys);
+    EXPECT_EQ(test::fake_cuda::take_waits(), 0u) << keys << " keys";
+    EXPECT_FALSE(test::fake_cuda::take_launches().empty()) << "no block mask: the test says nothing";
+  }
+}
+
+/// A function of CUDA that fails shows whether a call asked for it. The device comes to an event once it was asked for.
+TEST_F(SizesOnDevices, HaveCallsThatFollowTheirBlockMask) {
+  test::DeviceCalls calls(documents(130, 300), test::fake_device("a100"));
+  test::fake_cuda::take_waits();
+  test::fake_cuda::fail("cudaStreamWaitEvent", 0, kNoDevice);
+  try {
+    calls.forward();
+    ADD_FAILURE() << "expected that the call's stream waits";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("cudaStreamWaitEvent"), std::string::npos) << error.what();
+  }
+  calls.forward();
+  EXPECT_EQ(test::fake_cuda::stop_failing(), "cudaStreamWaitEvent");
+  test::fake_cuda::fail("cuEventQuery", 0, kNoDevice);
+  calls.forward();
+  EXPECT_EQ(test::fake_cuda::stop_failing(), "") << "a call asked for what is known to be done";
+  EXPECT_EQ(test::fake_cuda::take_waits(), 0u);
+}
+
 }  // namespace
 }  // namespace scoremod

@@ -5,6 +5,7 @@
 #include <future>
 
 #include "backend/cuda/device/context.hpp"
+#include "backend/cuda/device/cuda_event.hpp"
 #include "backend/cuda/device/device.hpp"
 #include "backend/cuda/device/memory_pool.hpp"
 #include "backend/cuda/device/own_stream.hpp"
@@ -29,27 +30,11 @@ class EventStopwatch final : public Stopwatch {
 
 class CudaStreamEvent final : public StreamEvent {
  public:
-  explicit CudaStreamEvent(void* stream) {
-    check_runtime(SCOREMOD_CUDART(cudaEventCreateWithFlags)(&event_, cudaEventDisableTiming),
-                  "cudaEventCreateWithFlags");
-    try {
-      check_runtime(SCOREMOD_CUDART(cudaEventRecord)(event_, static_cast<cudaStream_t>(stream)), "cudaEventRecord");
-    } catch (...) {
-      SCOREMOD_CUDART(cudaEventDestroy)(event_);
-      throw;
-    }
-  }
-  ~CudaStreamEvent() override { SCOREMOD_CUDART(cudaEventDestroy)(event_); }
-  CudaStreamEvent(const CudaStreamEvent&) = delete;
-  CudaStreamEvent& operator=(const CudaStreamEvent&) = delete;
-
-  void wait() const override {
-    const RelaxedCapture relaxed;
-    check_runtime(SCOREMOD_CUDART(cudaEventSynchronize)(event_), "cudaEventSynchronize");
-  }
+  explicit CudaStreamEvent(void* stream) : event_(stream) {}
+  void wait() const override { event_.wait(); }
 
  private:
-  cudaEvent_t event_ = nullptr;
+  CudaEvent event_;
 };
 
 /// Pointers that were last seen to be memory of a device. Asking CUDA about every pointer would be a large part of what

@@ -67,6 +67,13 @@ double group_traffic_time(const AttentionProblem& p, const MaskWork& mask, const
   return missed * rows * row_bytes * key_tiles / (kReachedOutOfStep * rates.bytes_per_ms);
 }
 
+/// Whether heads share KV heads, and nothing wants a head's steps in a row.
+bool may_take_turns(const Work& work) {
+  const AttentionProblem& p = work.problem.problem;
+  return p.heads_q > p.heads_kv && work.targets.empty() &&
+         !mask_knowledge(work.problem, work.direction).varies_with_head;
+}
+
 class HopperVariant final : public ShapedVariant<HopperShape> {
  public:
   using ShapedVariant::ShapedVariant;
@@ -105,9 +112,10 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
   cuda::Instructions instructions() const override { return cuda::Instructions::kOfArchitecture; }
 
   std::shared_ptr<const Variant> at_sizes_of(const Work& work, const DeviceProperties&) const override {
-    // Sizes decide whether TMA can load a bias, and which backwards there are; forwards follow from the structure.
-    const bool of_structure = work.direction == Direction::kForward && !shape().loaded_bias;
-    return of_structure ? hopper_variant(shape()) : nullptr;
+    // Sizes decide whether TMA can load a bias, and whether heads take turns; all else follows from the structure.
+    const bool hangs_on_sizes = shape().loaded_bias || !work.targets.empty();
+    if (hangs_on_sizes || (shape().turn_ctas > 0 && !may_take_turns(work))) return nullptr;
+    return hopper_variant(shape());
   }
 
  protected:
@@ -230,13 +238,6 @@ Variants of_shapes(const std::vector<HopperShape>& shapes) {
 }
 
 void append(Variants& to, Variants more) { to.insert(to.end(), more.begin(), more.end()); }
-
-/// Whether heads share KV heads, and nothing wants a head's steps in a row.
-bool may_take_turns(const Work& work) {
-  const AttentionProblem& p = work.problem.problem;
-  return p.heads_q > p.heads_kv && work.targets.empty() &&
-         !mask_knowledge(work.problem, work.direction).varies_with_head;
-}
 
 /// Backwards that add dq up in no fixed order, the one with a TMA-loaded bias before the other. They are there whatever
 /// the sizes, for a trial at others.

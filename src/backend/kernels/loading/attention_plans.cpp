@@ -1,12 +1,15 @@
 #include "backend/kernels/loading/attention_plans.hpp"
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "backend/cuda/device/context.hpp"
+#include "backend/cuda/device/cuda_event.hpp"
 #include "backend/cuda/device/cuda_memory.hpp"
 #include "backend/cuda/device/driver_call.hpp"
 #include "backend/cuda/device/own_stream.hpp"
@@ -89,6 +92,7 @@ class LoadedKernels {
     }
     ArgumentBytes argument = call_.arguments(tensors, parameters, cuda::aligned(workspace).data());
     if (call_.is_mapped()) write_tensor_maps(call_.problem(), call_.cache_lines(), argument);
+    if (!is_once_done_.load(std::memory_order_acquire)) follow_once(parameters.stream);
     for (std::size_t i = 0; i < loaded_.size(); ++i) {
       const KernelLaunch& launch = call_.launches()[i];
       cuda::KernelModule::launch(loaded_[i], {launch.blocks, 1, 1}, launch.threads, launch.shared_bytes,
@@ -106,13 +110,26 @@ class LoadedKernels {
       cuda::KernelModule::launch(modules_->kernel(launch), {launch.blocks, 1, 1}, launch.threads, launch.shared_bytes,
                                  launch.parameter(argument), cuda::own_stream());
     }
-    cuda::wait_for_own_stream();
+    once_launched_.emplace(cuda::own_stream());
+    is_once_done_ = false;
+  }
+
+  /// Lets a call's kernels find what launch_once() writes. The first calls hold their stream back, so that no host
+  /// waits for the device at sizes that it has not seen yet.
+  void follow_once(void* stream) const {
+    if (!once_launched_->has_passed()) {
+      if (!cuda::cuda_memory().is_capturing(stream)) return once_launched_->hold_back(stream);
+      once_launched_->wait();  // a graph can't depend on work outside of it
+    }
+    is_once_done_.store(true, std::memory_order_release);
   }
 
   std::shared_ptr<LoadedModules> modules_;
   KernelCall call_;
   std::vector<cuda::KernelModule::Kernel> loaded_;  ///< one for each launch
   std::shared_ptr<const OwnedMemory> once_;
+  std::optional<cuda::CudaEvent> once_launched_;
+  mutable std::atomic<bool> is_once_done_ = true;  ///< all calls may begin at once
 };
 
 template <class Plan, class Tensors>

@@ -76,6 +76,14 @@ PortableShape backward_shape(const AttentionProblem& problem) {
   return shape;
 }
 
+/// Registers are full without sums of operand gradients. A gradient that is written at once takes none, and a sink's
+/// has a kernel of its own.
+bool has_sums(std::span<const OperandTarget> targets) {
+  return std::ranges::any_of(targets, [](const OperandTarget& target) {
+    return target.sum != OperandSum::kElement && target.sum != OperandSum::kSink;
+  });
+}
+
 class PortableVariant final : public ShapedVariant<PortableShape> {
  public:
   PortableVariant(const PortableShape& shape, bool last, std::shared_ptr<const SharedMaskWork> mask = nullptr)
@@ -87,6 +95,12 @@ class PortableVariant final : public ShapedVariant<PortableShape> {
   }
 
   bool may_spill() const override { return last_; }
+
+  std::shared_ptr<const Variant> at_sizes_of(const Work& work, const DeviceProperties&) const override {
+    const std::vector<PortableShape> shapes = portable_shapes(work.problem.problem, work.direction);
+    const bool has_it = !has_sums(work.targets) && std::ranges::find(shapes, shape()) != shapes.end();
+    return has_it ? std::make_shared<const PortableVariant>(shape(), shape() == shapes.back()) : nullptr;
+  }
 
  protected:
   CallLayout family_layout(const Work& work) const override {
@@ -129,14 +143,6 @@ class PortableVariant final : public ShapedVariant<PortableShape> {
 
 std::vector<UnsupportedReason> objections(const Work& work, const DeviceProperties* device) {
   return tiled_objections(work, device);
-}
-
-/// Registers are full without sums of operand gradients. A gradient that is written at once takes none, and a sink's
-/// has a kernel of its own.
-bool has_sums(std::span<const OperandTarget> targets) {
-  return std::ranges::any_of(targets, [](const OperandTarget& target) {
-    return target.sum != OperandSum::kElement && target.sum != OperandSum::kSink;
-  });
 }
 
 Variants variants(const Work& work, const DeviceProperties&, std::vector<UnsupportedReason>&) {
