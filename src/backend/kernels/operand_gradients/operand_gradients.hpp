@@ -65,7 +65,7 @@ class OperandText {
 
   /// The structure of texts that follow from the derivative and the targets; empty bytes without targets.
   Bytes structure() const;
-  /// Fills the holes of operand_gradients/targets.cuh, which all kernels include.
+  /// Fills the holes of shared/program.cuh, which all kernels include.
   void fill_targets(Holes& holes) const;
   /// Fills the holes of kernels that sum operand gradients and do nothing else.
   void fill_tile_sums(Holes& holes) const;

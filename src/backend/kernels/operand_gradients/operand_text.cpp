@@ -25,7 +25,7 @@ using cuda::ProgramSource;
 /// down once: NVRTC would take many seconds.
 constexpr std::size_t kMaxInlinedNodes = 60, kMaxTwiceNodes = 24;
 
-constexpr std::string_view kTargets = "backend/kernels/operand_gradients/targets.cuh",
+constexpr std::string_view kProgram = "backend/kernels/shared/program.cuh",
                            kElementGradients = "backend/kernels/operand_gradients/element_gradients.cuh";
 
 /// Whether attention_operand_total_I of exact sums writes a target's gradient.
@@ -286,7 +286,7 @@ std::string OperandText::element_stores() const {
   for (const OperandTarget& target : targets_) {
     if (target.sum != OperandSum::kElement) continue;
     text +=
-        fill(part(file_text(kTargets), "stores"),
+        fill(part(file_text(kProgram), "stores"),
              {{"operand", target.operand}, {"store", store(target)}, {"offset", offset(target)}, {"number", number++}});
   }
   return text;

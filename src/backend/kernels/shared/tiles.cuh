@@ -1,7 +1,7 @@
 // Tiles of q, k, v and d_o in shared memory, accumulators over them, and the tiles that a mask leaves.
 #pragma once
 
-#include "backend/kernels/shared/elements.cuh"
+#include "backend/kernels/shared/rows.cuh"
 #include "backend/kernels/shared/storage.cuh"
 
 struct Arguments {
@@ -22,7 +22,6 @@ SCOREMOD_FUNCTION constexpr int row_length(int dim) {
 }
 
 SCOREMOD_FUNCTION int larger(int x, int y) { return x > y ? x : y; }
-SCOREMOD_FUNCTION int clamped(int x, int least, int most) { return x < least ? least : x > most ? most : x; }
 
 // A call's, 0 where it has none, so that a mask's arithmetic has one sum less.
 SCOREMOD_FUNCTION int index_offset(int offset) { return kIndexOffsets ? offset : 0; }
@@ -33,81 +32,6 @@ SCOREMOD_FUNCTION int program_query(const AttentionArguments& call, int q) {
 }
 SCOREMOD_FUNCTION int program_key(const AttentionArguments& call, int kv) {
   return kClampsKeys && kv >= call.seq_kv ? call.seq_kv - 1 : kv;
-}
-
-// The place of a batch's sequence among the tokens of a varlen tensor (cu_seqlens). Offsets in device memory are not
-// validated, so they are clamped: nothing beyond the tokens is read or written.
-struct SequenceTokens {
-  int first, count;
-};
-SCOREMOD_FUNCTION SequenceTokens tokens_of(const TensorArgument& tensor, int b) {
-  const int first = clamped(tensor.places[b * tensor.place_batch], 0, tensor.count);
-  return {first, clamped(tensor.places[(b + 1) * tensor.place_batch], first, tensor.count) - first};
-}
-
-// How many queries and keys of a batch have rows in memory.
-SCOREMOD_FUNCTION int queries_of(const AttentionArguments& call, int b) {
-  return kRaggedQueries ? clamped(tokens_of(call.q, b).count, 0, call.seq_q) : call.seq_q;
-}
-SCOREMOD_FUNCTION int keys_of(const AttentionArguments& call, int b) {
-  if (kRaggedKeys) return clamped(tokens_of(call.k, b).count, 0, call.seq_kv);
-  return kPaged ? clamped(call.lengths_kv[b * call.length_step], 0, call.seq_kv) : call.seq_kv;
-}
-
-// Whether the page table names a page of the pool for this key. Page tables in device memory are not validated. A key
-// of another page is masked, so that no sequence reads rows that its table does not name.
-SCOREMOD_FUNCTION bool names_block(const TensorArgument& pool, int b, int kv) {
-  const int page = pool.places[b * pool.place_batch + kv / kBlockRows * pool.place_step];
-  return page >= 0 && page < pool.count;
-}
-// A mask asks it first, so that its loads do not wait for the mask's own.
-SCOREMOD_FUNCTION bool has_page(const AttentionArguments& call, int b, int kv) {
-  if (!kPaged) return true;
-  const bool of_k = names_block(call.k, b, kv), of_v = names_block(call.v, b, kv);
-  return of_k && of_v;
-}
-
-// The place of a query's row in lse and max_logit.
-SCOREMOD_FUNCTION long long row_number(const AttentionArguments& call, int b, int h, int q) {
-  if (kRaggedQueries) return ((long long)tokens_of(call.q, b).first + q) * call.heads_q + h;
-  return ((long long)b * call.heads_q + h) * call.seq_q + q;
-}
-
-// The rows of one batch and head of a tensor, by their positions in the sequence.
-template <class Of>
-struct RowsOf {
-  Of* data;  // of position 0, or of the pool's first block
-  long long row, dim;
-  bool aligned;
-  const int* pages;  // null where the rows lie in one piece
-  long long page_step, block;
-  int blocks;
-
-  SCOREMOD_MEMBER Of* at(int position) const {
-    if (kPaged && pages != nullptr) {
-      // A key of no block is masked; its copy reads any block.
-      const int page = clamped(pages[position / kBlockRows * page_step], 0, blocks - 1);
-      return data + page * block + position % kBlockRows * row;
-    }
-    return data + position * row;
-  }
-};
-using Rows = RowsOf<Element>;
-
-template <class Of = Element>
-SCOREMOD_FUNCTION RowsOf<Of> rows_of(const TensorArgument& tensor, int b, int h) {
-  RowsOf<Of> rows{(Of*)tensor.data + h * tensor.head, tensor.row, tensor.dim, tensor.aligned != 0};
-  if (kPaged && tensor.places != nullptr && (!kRaggedQueries || tensor.place_step != kOffsetsStep)) {
-    rows.pages = tensor.places + b * tensor.place_batch;
-    rows.page_step = tensor.place_step;
-    rows.block = tensor.batch;
-    rows.blocks = tensor.count;
-  } else if ((kRaggedQueries || kRaggedKeys) && tensor.places != nullptr) {
-    rows.data += tokens_of(tensor, b).first * tensor.row;
-  } else {
-    rows.data += b * tensor.batch;
-  }
-  return rows;
 }
 
 // Rows first, first + 1, ... as elements of a tile; those from `end` on are zeros, and so are the dims that pad a row.

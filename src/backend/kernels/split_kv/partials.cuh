@@ -20,7 +20,7 @@ SCOREMOD_FUNCTION float* parts_of(const AttentionArguments& call, const KeyShare
 }
 
 // The dim of column `column` of the n-th eight columns of the output. With FP8 values, sixteen dims are two matrices of
-// every second one: float8_products.cuh.
+// every second one: decode.cuh.
 SCOREMOD_FUNCTION int dim_of_column(int n, int column) {
   return kKeyKind == kElementKeys ? n * 8 + column : n / 2 * 16 + column * 2 + n % 2;
 }
