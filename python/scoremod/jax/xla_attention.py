@@ -21,6 +21,7 @@ from scoremod.jax.jaxprs import without_arrays
 from scoremod.jax.kept_results import named_results
 from scoremod.jax.manual_axes import vary_alike, vary_as, varying_axes
 from scoremod.jax.trace import jaxpr_of
+from scoremod.jax.wide_captures import function_of, widened
 from scoremod.jax.xla_tangent import Linear, apply
 
 # Keys that are looked at together: one block of scores is [batch, heads, seq_q, this].
@@ -179,6 +180,8 @@ def _cotangents(functions, varied, point, upstream, wanted):
     # The term that softmax's derivative subtracts from each row.
     row = d_total * total - jnp.sum(d_o.astype(_wide(q)) * o.astype(_wide(q)), axis=-1)
     scores_of, some = _score_function(functions, q, scale, arrays, [varied[i] - 4 for i in wanted if varied[i] >= 4])
+    dtypes = [x.dtype for x in some]
+    some = [widened(x, _wide(q)) for x in some]  # a block's sums of bfloat16 would stay where they are after some hundred terms
     shift, divisor = _finite(top), _nonzero(total)
 
     def step(sums, first, k, v):
@@ -194,7 +197,7 @@ def _cotangents(functions, varied, point, upstream, wanted):
     zeros = jax.tree.map(lambda x: vary_as(jnp.zeros(x.shape, _wide(x)), x), (q, scale, some))
     (d_q, d_scale, d_some), (d_k, d_v) = _over_blocks(step, zeros, k, v)
     first = {0: d_q.astype(q.dtype), 1: d_k, 2: d_v, 3: d_scale}
-    rest = iter(d.astype(x.dtype) for d, x in zip(d_some, some))
+    rest = iter(d.astype(dtype) for d, dtype in zip(d_some, dtypes))
     return [first[varied[i]] if varied[i] < 4 else next(rest) for i in wanted]
 
 
@@ -236,9 +239,8 @@ def _scores(functions, q, k, scale, arrays, first):
 
 def _over_scores(jaxpr, constants):
     """A function of one score's scalars, its arguments the four vectors of indices, and before them all scores if it takes them."""
-    jaxpr = core.ClosedJaxpr(jaxpr, constants)
-    scalar = core.jaxpr_as_fun(jaxpr)
-    with_score = len(jaxpr.in_avals) == 5
+    scalar = function_of(jaxpr, constants)
+    with_score = len(core.ClosedJaxpr(jaxpr, constants).in_avals) == 5
     function = lambda *arguments: scalar(*arguments)[0]  # noqa: E731
     for axis in reversed(range(4)):
         own = [0 if i == axis else None for i in range(4)]
