@@ -74,7 +74,7 @@ def append_to_pages(
     known = [host_numbers(x) for x in (offsets, lengths, page_table)]
     pages, page_size = k_pages.shape[:2]
     if all(each is not None for each in known):
-        of_tokens, of_keys, of_pages = (each.astype(np.int64) for each in known)  # unsigned ones have no numbers below 0
+        of_tokens, of_keys, of_pages = (np.asarray(each, np.int64) for each in known)  # unsigned ones have no numbers below 0
         _check_places(_places(np, of_tokens, of_keys, of_pages, key.shape[0], page_size), pages)
     page, position, _ = _places(jnp, _integers("offsets", offsets, 1), ends, table, key.shape[0], page_size)
     page = jnp.where((page >= 0) & (page < pages), page, pages)  # which the scatter drops

@@ -9,7 +9,7 @@ from jax.extend import core
 from scoremod.jax.jaxprs import called_jaxpr, closed
 from scoremod.jax.values import Equation
 
-# What chooses or moves numbers of its first operand, and computes none.
+# Primitives that choose or move numbers of their first operand, and compute none.
 _MOVES = frozenset(["dynamic_slice", "gather", "slice", "squeeze", "expand_dims", "reshape", "transpose", "broadcast_in_dim", "rev", "copy", "copy_p", "pvary"])
 _CALLS = frozenset(["jit", "pjit", "closed_call", "core_call"])
 
