@@ -203,7 +203,8 @@ TEST(HopperKernelFaults, AreSeen) {
   EXPECT_FALSE(check_of(plain, {}, {"wgmma_wait<2>();", ""}, ordered_shape<DqOrder::kEarlyAdditions>).passed())
       << "a product that is not there yet";
   EXPECT_FALSE(fused("kFused && word <", "false && word <").passed()) << "sums that are not begun";
-  EXPECT_FALSE(check_of(plain, {}, {"h = end_h - call.group;", ""}, turning_shape).passed()) << "heads without a turn";
+  EXPECT_FALSE(check_of(plain, {}, {"h = end_h - call.group;", "h = end_h - 1;"}, turning_shape).passed())
+      << "heads without a turn";
   plain.problem.backward = false;
   const auto forward = [&](const char* text, const char* instead) { return check_of(plain, {text, instead}); };
   EXPECT_FALSE(forward("wgmma_wait<1>();", "wgmma_wait<2>();").passed()) << "scores that are not there yet";
