@@ -54,7 +54,7 @@ TEST(DropoutMask, IsIndependentOfItsNeighboursAndOfOtherCalls) {
     const double p = probability, expected = p * p + (1 - p) * (1 - p);
     const Mask mask = mask_of(probability, seed, 9);
     const auto moved = [&](int db, int dh, int dq, int dkv) {
-      return [=](std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv) {
+      return [&mask, db, dh, dq, dkv](std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv) {
         return mask(b + db, h + dh, q + dq, kv + dkv);
       };
     };
