@@ -74,7 +74,7 @@ TEST_F(Faults, OfEachCallAreErrorsThatNameIt) {
   EXPECT_EQ(message_of_use(), "");
 }
 
-TEST_F(Faults, OfMemorySayWhatToDo) {
+TEST_F(Faults, OfMemoryNameTheWayOut) {
   for (std::int64_t number = 0;; ++number) {
     const auto [failed, message] = use_with_fault("cudaMallocFromPoolAsync", number, kOutOfMemory);
     if (failed.empty()) {
