@@ -147,14 +147,7 @@ SCOREMOD_FUNCTION void issue_wgmma_ab(Sums<1, padded(kDim)>& sums, const unsigne
 template <int kInner>
 SCOREMOD_FUNCTION void round_to_16bit(unsigned (&w)[kInner / 16][4], const Sums<1, kInner>& sums) {
 #pragma unroll
-  for (int k = 0; k < kInner / 16; ++k) {
-    const auto& low = sums.at[0][2 * k];
-    const auto& high = sums.at[0][2 * k + 1];
-    w[k][0] = pair_of(low[0], low[1]);
-    w[k][1] = pair_of(low[2], low[3]);
-    w[k][2] = pair_of(high[0], high[1]);
-    w[k][3] = pair_of(high[2], high[3]);
-  }
+  for (int k = 0; k < kInner / 16; ++k) round_to_left(w[k], sums, 0, 16 * k);
 }
 
 // Scheduler barriers: consumer warpgroups issue their WGMMAs in turns (ping-pong), so that one's run beside the other's

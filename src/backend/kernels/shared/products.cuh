@@ -38,14 +38,7 @@ SCOREMOD_FUNCTION void add_product(Sums<kRowTiles, padded(kDim)>& sums, const Su
   for (int k = 0; k < kInner; k += 16) {
     unsigned left[kRowTiles][4];
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
-      const auto& low = w.at[m][k / 8];
-      const auto& high = w.at[m][k / 8 + 1];
-      left[m][0] = pair_of(low[0], low[1]);
-      left[m][1] = pair_of(low[2], low[3]);
-      left[m][2] = pair_of(high[0], high[1]);
-      left[m][3] = pair_of(high[2], high[3]);
-    }
+    for (int m = 0; m < kRowTiles; ++m) round_to_left(left[m], w, m, k);
 #pragma unroll
     for (int n = 0; n < padded(kDim); n += 16) {
       unsigned right[4];
