@@ -339,6 +339,35 @@ TEST_F(AttentionKernelsText, OfHoppersDecodeCompilesAndKeepsItsRegisters) {
   }
 }
 
+TEST_F(AttentionKernelsText, OfWideDecodeKeepsItsRegisters) {
+  for (const char* entry : {"causal", "alibi", "soft_cap", "padding"}) {
+    for (const bool paged : {false, true}) {
+      AttentionProblem problem = test::zoo_problem(entry, 0, paged ? DType::kBF16 : DType::kF16).problem;
+      problem.backward = false;
+      problem.seq_q = 2;
+      problem.heads_q = 128;
+      problem.heads_kv = 1;
+      problem.dim_qk = 576;
+      problem.dim_v = 512;
+      problem.operands.clear();
+      for (const OperandDecl& decl : problem.program.operands())
+        problem.operands.push_back(problem::default_spec(problem, decl));
+      if (paged) {
+        problem.lengths.kv = true;
+        problem.paged = PagedKeys{1, 256, problem.seq_kv};
+        problem = problem::with_implied_operands(std::move(problem));
+      }
+      ASSERT_EQ(wide_split_kv_objections(problem).size(), 0U);
+      const SplitKvShape shape = wide_split_kv_shape(problem, 132);
+      const std::string report = report_of(problem, Direction::kForward, 90, shape);
+      EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
+      const std::int64_t most = paged ? split_kv_variant(shape)->harmless_spill() : kHarmlessSpill;
+      EXPECT_LE(register_spill_bytes(report), most) << entry << ", paged " << paged << ": " << report;
+      EXPECT_FALSE(serializes_products(report)) << entry << ", paged " << paged << ": " << report;
+    }
+  }
+}
+
 /// A zoo entry's problem at a usual size, which has Hopper kernels in both directions.
 AttentionProblem hopper_problem(const char* entry, std::int64_t dim) {
   AttentionProblem problem = test::zoo_problem(entry, 0, dim == 64 ? DType::kF16 : DType::kBF16).problem;

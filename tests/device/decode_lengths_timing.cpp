@@ -35,7 +35,22 @@ struct LengthsCase {
   bool one_full = false;                            ///< but the first has the whole capacity
   std::int64_t page = 16, queries = 1;
   std::int64_t window = 0;  ///< of the last keys that a query sees, where it is not 0
+  std::int64_t heads_q = 32, heads_kv = 8, dim_qk = 128, dim_v = 128;
+  bool view = false;      ///< v is a view of k's first dims
+  std::int64_t pool = 0;  ///< pages that sequences share, each in any order; 0 where each has its own
 };
+
+/// Multi-head latent attention: 576 dims of each key, of which 512 are its value.
+constexpr LengthsCase latent(const char* name, std::int64_t batch, std::int64_t keys, std::int64_t heads,
+                             std::int64_t page, std::int64_t queries = 1) {
+  return {name, batch, keys, keys, keys, false, page, queries, 0, heads, 1, 576, 512, true};
+}
+/// The same where each query has a list of 2048 tokens of a pool.
+constexpr LengthsCase token_lists(const char* name, std::int64_t queries, std::int64_t heads) {
+  LengthsCase of = latent(name, queries, 2048, heads, 1);
+  of.pool = 131072;
+  return of;
+}
 constexpr LengthsCase kLengthsCases[] = {
     {"one of 131072 beside 31 of 512", 32, 131072, 512, 512, true},
     {"one of 131072 beside 31 of 512, 4 queries", 32, 131072, 512, 512, true, 16, 4},
@@ -52,13 +67,24 @@ constexpr LengthsCase kLengthsCases[] = {
     {"64 of 128 to 8192, pages of 256", 64, 8192, 128, 8192, false, 256},
     {"64 of 128 to 8192, 4 queries", 64, 8192, 128, 8192, false, 16, 4},
     {"64 of 128 to 8192, window of 1024", 64, 8192, 128, 8192, false, 16, 1, 1024},
+    latent("latent, 128 heads, 128 of 4096", 128, 4096, 128, 64),
+    latent("latent, 128 heads, 2 queries, 128 of 4096", 128, 4096, 128, 64, 2),
+    latent("latent, 128 heads, 32 of 16384", 32, 16384, 128, 64),
+    latent("latent, 16 heads, 128 of 4096", 128, 4096, 16, 64),
+    latent("latent, 16 heads, 4 queries, 128 of 4096", 128, 4096, 16, 64, 4),
+    latent("latent, 8 heads, 64 of 8192, pages of 1", 64, 8192, 8, 1),
+    latent("latent, 128 heads, 64 of 8192, pages of 1", 64, 8192, 128, 1),
+    token_lists("lists of 2048 tokens, 128 heads, 4096 queries", 4096, 128),
+    token_lists("lists of 2048 tokens, 16 heads, 128 queries", 128, 16),
+    {"512 dims, 16 heads over 2, 32 of 8192", 32, 8192, 8192, 8192, false, 16, 1, 0, 16, 2, 512, 512},
 };
 
-/// A causal decode of 32 heads over 8, or of fewer, over pages in any order. Its numbers repeat those of a stretch, so
+/// A causal decode, of a case's heads or of fewer, over pages in any order. Its numbers repeat those of a stretch, so
 /// that the host knows them all without having them.
 class PagedDecode {
  public:
-  PagedDecode(const LengthsCase& of, std::int64_t heads_q, std::int64_t heads_kv) : window_(of.window) {
+  explicit PagedDecode(const LengthsCase& of) : PagedDecode(of, of.heads_q, of.heads_kv) {}
+  PagedDecode(const LengthsCase& of, std::int64_t heads_q, std::int64_t heads_kv) : window_(of.window), view_(of.view) {
     std::mt19937 random(of.batch * 31 + of.page);
     lengths_.resize(of.batch);
     for (std::int32_t& length : lengths_)
@@ -67,13 +93,15 @@ class PagedDecode {
     const std::int64_t pages = (of.capacity + of.page - 1) / of.page;
     std::int64_t used = 0;
     for (const std::int32_t length : lengths_) used += (length + of.page - 1) / of.page;
+    if (of.pool > 0) used = of.pool;
     AttentionProblem& p = problem_;
     p.batch = of.batch;
     p.heads_q = heads_q;
     p.heads_kv = heads_kv;
     p.seq_q = of.queries;
     p.seq_kv = of.capacity;
-    p.dim_qk = p.dim_v = 128;
+    p.dim_qk = of.dim_qk;
+    p.dim_v = of.dim_v;
     p.dtype = DType::kBF16;
     p.stats = p.lengths.kv = true;
     p.backward = p.index_offsets = false;
@@ -83,13 +111,16 @@ class PagedDecode {
                                       of.window > 0 ? concat(" & kv_idx + ", of.window, " > ", last) : ""));
     for (const OperandDecl& operand : p.program.operands()) p.operands.push_back(problem::default_spec(p, operand));
     p = problem::with_implied_operands(std::move(p));
+    if (view_) p.v.strides = problem::RowAddressing(p, TensorRole::kK).strides();
     std::vector<std::int32_t> numbers(used);
     std::iota(numbers.begin(), numbers.end(), 0);
     std::shuffle(numbers.begin(), numbers.end(), random);
     table_.assign(of.batch * pages, 0);
     auto next = numbers.begin();
-    for (std::int64_t b = 0; b < of.batch; ++b)
-      for (std::int64_t page = 0; page * of.page < lengths_[b]; ++page) table_[b * pages + page] = *next++;
+    for (std::int64_t b = 0; b < of.batch; ++b) {
+      for (std::int64_t page = 0; page * of.page < lengths_[b]; ++page)
+        table_[b * pages + page] = of.pool > 0 ? static_cast<std::int32_t>(random() % of.pool) : *next++;
+    }
     numbers_.resize(kRepeated);
     for (std::uint16_t& number : numbers_) number = encode_bf16(static_cast<float>(random() % 2001) / 1000.0F - 1.0F);
     for (const OperandDecl& operand : p.program.operands())
@@ -107,8 +138,15 @@ class PagedDecode {
     double keys = 0;
     for (const std::int32_t length : lengths_)
       keys += static_cast<double>(window_ > 0 ? std::min(window_ + problem_.seq_q - 1, std::int64_t{length}) : length);
-    return keys * static_cast<double>(2 * (problem_.dim_qk + problem_.dim_v) * problem_.heads_kv);
+    const std::int64_t dims = problem_.dim_qk + (view_ ? 0 : problem_.dim_v);
+    return keys * static_cast<double>(2 * dims * problem_.heads_kv);
   }
+  /// Without a window.
+  double operations() const {
+    const double keys = std::accumulate(lengths_.begin(), lengths_.end(), 0.0);
+    return 2 * keys * static_cast<double>(problem_.heads_q * problem_.seq_q * (problem_.dim_qk + problem_.dim_v));
+  }
+  bool is_view() const { return view_; }
 
   /// The greatest error of sampled rows of o, of the last queries of every stretch of batches.
   double error_of(const std::vector<std::uint16_t>& o) const {
@@ -159,6 +197,7 @@ class PagedDecode {
   }
 
   std::int64_t window_;
+  bool view_;
   AttentionProblem problem_;
   std::vector<std::int32_t> lengths_, table_;
   std::vector<std::uint16_t> numbers_;
@@ -168,13 +207,18 @@ class PagedDecode {
 /// Rounding of weights and of o to 16 bits: outputs are below 1.
 constexpr double kTolerance = 0x1p-7;
 
+constexpr std::int64_t kFewestRows = 16, kMostRows = 64;
+
 /// The smallest of the shapes of each kind that have room for the problem's rows: with splits of the longest length,
 /// with one split, and persistent.
 std::vector<SplitKvShape> compared_shapes(const AttentionProblem& problem, const DeviceProperties& device) {
   std::vector<SplitKvShape> shapes = split_kv_shapes(problem, device);
   for (const SplitKvShape& shape : persistent_split_kv_shapes(problem, device)) shapes.push_back(shape);
-  const std::int64_t rows = std::max<std::int64_t>(problem.heads_q / problem.heads_kv * problem.seq_q, 16);
+  const std::int64_t rows =
+      std::clamp<std::int64_t>(problem.heads_q / problem.heads_kv * problem.seq_q, kFewestRows, kMostRows);
   std::erase_if(shapes, [&](const SplitKvShape& shape) { return shape.queries != rows; });
+  if (problem.dim_v > kWidestHead && wide_split_kv_objections(problem).empty())
+    shapes.push_back(wide_split_kv_shape(problem, device.multiprocessors));
   return shapes;
 }
 
@@ -188,13 +232,15 @@ TEST(DecodeLengths, AreRightInEachShape) {
     small.longest = std::min(of.longest, small.capacity);
     small.shortest = std::min(of.shortest, small.longest);
     small.window = of.window / 32;
+    small.pool = std::min<std::int64_t>(of.pool, 64);
     const PagedDecode decode(small, 4, 1);
     const compiler::CompiledProblem compiled = compiler::compile(decode.problem());
     DeviceProperties device;
     device.multiprocessors = 3;
     device.shared_memory_per_block = 232448;
     for (SplitKvShape shape : compared_shapes(decode.problem(), device)) {
-      SCOPED_TRACE(concat(of.name, ", persistent CTAs ", shape.persistent_ctas, ", splits ", shape.splits));
+      SCOPED_TRACE(concat(of.name, shape.wide ? ", wide" : "", ", persistent CTAs ", shape.persistent_ctas, ", splits ",
+                          shape.splits));
       if (shape.splits == 1 && shape.persistent_ctas == 0) continue;
       const test::EmulatedKernels kernels(compiled, Direction::kForward, shape);
       std::vector<std::byte> workspace(kernels.kernels().workspace_bytes() + 16);
@@ -246,7 +292,7 @@ class DecodeLengthsTimes : public AttentionKernelTimes {};
 
 TEST_P(DecodeLengthsTimes, OfACase) {
   const LengthsCase& of = kLengthsCases[GetParam()];
-  const PagedDecode decode(of, 32, 8);
+  const PagedDecode decode(of);
   const AttentionProblem& problem = decode.problem();
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   const std::vector<SplitKvShape> shapes = compared_shapes(problem, cuda::describe_current_device());
@@ -256,11 +302,18 @@ TEST_P(DecodeLengthsTimes, OfACase) {
                                  modules_of(compiled, Direction::kForward, shape)));
   if (builds_alone()) return;
   const auto tensor = [&](TensorRole role) { return repeated(decode.numbers(), problem::bytes_of(problem, role)); };
-  const cuda::DeviceMemory q = tensor(TensorRole::kQ), k = tensor(TensorRole::kK), v = tensor(TensorRole::kV);
+  const cuda::DeviceMemory q = tensor(TensorRole::kQ), k = tensor(TensorRole::kK);
+  const cuda::DeviceMemory v = decode.is_view() ? cuda::DeviceMemory(0) : tensor(TensorRole::kV);
   const cuda::DeviceMemory o(problem::bytes_of(problem, TensorRole::kO));
   std::vector<cuda::DeviceMemory> memory;
   std::vector<const void*> operands;
   for (std::size_t i = 0; i < decode.operands().size(); ++i) {
+    // One page table for both, as callers have it.
+    const auto same = std::ranges::find(decode.operands(), decode.operands()[i]);
+    if (const auto number = static_cast<std::size_t>(same - decode.operands().begin()); number < i) {
+      operands.push_back(operands[number]);
+      continue;
+    }
     memory.emplace_back(decode.operand_bytes(i));
     memory.back().upload(decode.operands()[i], decode.operand_bytes(i));
     operands.push_back(memory.back().data());
@@ -268,7 +321,7 @@ TEST_P(DecodeLengthsTimes, OfACase) {
   ForwardTensors tensors;
   tensors.q = q.data();
   tensors.k = k.data();
-  tensors.v = v.data();
+  tensors.v = decode.is_view() ? k.data() : v.data();
   tensors.o = o.data();
   tensors.operands = operands;
   CallParameters parameters;
@@ -289,9 +342,12 @@ TEST_P(DecodeLengthsTimes, OfACase) {
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const double rate = decode.bytes_read() / times[i] / 1e6;
     const std::string line = concat(R"({"kind": "decode lengths", "case": ")", of.name, R"(", "shape": ")",
-                                    shapes[i].persistent_ctas > 0 ? "persistent" : concat("splits ", shapes[i].splits),
+                                    shapes[i].wide                  ? "wide"
+                                    : shapes[i].persistent_ctas > 0 ? "persistent"
+                                                                    : concat("splits ", shapes[i].splits),
                                     R"(", "ms": )", times[i], R"(, "gb_per_s": )", rate, R"(, "copy_gb_per_s": )",
-                                    copied, R"(, "of_copy": )", rate / copied, R"(, "error": )", errors[i], "}");
+                                    copied, R"(, "of_copy": )", rate / copied, R"(, "tflop_per_s": )",
+                                    decode.operations() / times[i] / 1e9, R"(, "error": )", errors[i], "}");
     std::printf("%s\n", line.c_str());
     test::record_line(line);
     EXPECT_LE(errors[i], kTolerance) << line;

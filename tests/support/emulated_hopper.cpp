@@ -77,6 +77,9 @@ struct Products {
 };
 static std::map<Barrier*, Phase> phases;
 static std::vector<Box> boxes;
+// A thread's cp.async copies that a barrier waits for.
+struct Arrival { Barrier* barrier; std::vector<Copy> copies; };
+static std::vector<Arrival> arrivals;
 static std::vector<Products> products;
 
 inline Phase& phase_of(Barrier* barrier) {
@@ -132,6 +135,32 @@ inline void ask_copy(const Box& box) {
   if (phase_of(box.barrier).bytes < box.bytes) fail("a copy that its barrier does not expect");
   boxes.push_back(box);
 }
+inline void count_arrival(Barrier* barrier) {
+  Phase& phase = phase_of(barrier);
+  if (--phase.left < 0) fail("more arrivals than a barrier has");
+  check_phase(phase);
+  ++events;
+}
+// About half of those that wait, or all where nothing else goes on.
+inline bool go_on_with_arrivals(bool all_wait, unsigned random) {
+  std::vector<Arrival> left;
+  bool any = false;
+  for (Arrival& arrival : arrivals) {
+    random = random * 1664525u + 1013904223u;
+    if (!all_wait && random >> 31 == 0) {
+      left.push_back(std::move(arrival));
+      continue;
+    }
+    for (const Copy& copy : arrival.copies) {
+      memset(copy.to, 0, copy.bytes);
+      memcpy(copy.to, copy.from, copy.copied);
+    }
+    count_arrival(arrival.barrier);
+    any = true;
+  }
+  arrivals = std::move(left);
+  return any;
+}
 static bool go_on_with_boxes(bool all_wait, unsigned random) {
   if (boxes.empty() || (!all_wait && random % 2 == 0)) return false;
   const size_t which = random / 2 % boxes.size();
@@ -140,20 +169,25 @@ static bool go_on_with_boxes(bool all_wait, unsigned random) {
   copy(box);
   return true;
 }
+static bool go_on_with_copies(bool all_wait, unsigned random) {
+  const bool arrived = go_on_with_arrivals(all_wait, random);
+  return go_on_with_boxes(all_wait && !arrived, random) || arrived;
+}
 static void begin_hopper(size_t) {
   phases.clear();
   boxes.clear();
+  arrivals.clear();
   products.assign(threads.size(), Products{});
 }
 static void end_hopper() {
-  if (!boxes.empty()) fail("a block ends before its copies");
+  if (!boxes.empty() || !arrivals.empty()) fail("a block ends before its copies");
   for (const Products& own : products)
     if (!own.open.empty() || !own.groups.empty()) fail("a thread ends before its products");
 }
 // Before anything else of the library runs.
 static const bool hooked = [] {
   begin_block = begin_hopper;
-  go_on = go_on_with_boxes;
+  go_on = go_on_with_copies;
   end_block = end_hopper;
   return true;
 }();
@@ -276,13 +310,25 @@ inline int uniform(int value) {
   return (int)warp.out[lane][0];
 }
 
+inline unsigned long long from_lane(unsigned long long value, int from) {
+  const unsigned lane = emulated::current % 32;
+  emulated::Warp& warp = emulated::warps[emulated::current / 32];
+  warp.in[lane][0] = value;
+  warp.in[lane][1] = (uint64_t)from;
+  emulated::meet("another lane's value", [](emulated::Warp& all) {
+    for (int to = 0; to < 32; ++to) memcpy(all.out[to], &all.in[all.in[to][1]][0], 8);
+  });
+  memcpy(&value, warp.out[lane], 8);
+  return value;
+}
+
 inline void mbarrier_init(Barrier* barrier, int arrivals) { emulated::phases[barrier] = {arrivals, arrivals, 0, 0}; }
 inline void fence_mbarrier_init() {}
-inline void arrive(Barrier* barrier) {
-  emulated::Phase& phase = emulated::phase_of(barrier);
-  if (--phase.left < 0) emulated::fail("more arrivals than a barrier has");
-  emulated::check_phase(phase);
-  ++emulated::events;
+inline void arrive(Barrier* barrier) { emulated::count_arrival(barrier); }
+inline void arrive_after_copies(Barrier* barrier) {
+  std::vector<emulated::Copy>& copies = emulated::threads[emulated::current].copies;
+  emulated::arrivals.push_back({barrier, std::move(copies)});
+  copies.clear();
 }
 inline void arrive_and_expect(Barrier* barrier, int bytes) {
   emulated::phase_of(barrier).bytes += bytes;

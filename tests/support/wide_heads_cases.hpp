@@ -38,6 +38,11 @@ inline constexpr WideCase kWideDecodes[] = {
     {"pages", 4, 1, 100, 512, 512, DType::kF16, "value = score", false, true},
     {"parts that overlap", 4, 1, 130, 64, 300},
     {"FP8 keys", 4, 1, 200, 512, 512, DType::kBF16, "value = score", false, false, DType::kE4M3},
+    {"two tiles of rows", 128, 1, 210, 576, 512},
+    {"rows of two queries in the last tile", 24, 3, 140, 320, 384, DType::kF16,
+     "value = 20.0 * tanh(score / 20.0); keep = kv_idx <= q_idx + 137"},
+    {"rows of v at odd elements", 4, 1, 130, 576, 512, DType::kBF16, "value = score", true},
+    {"few dims of k", 8, 1, 150, 40, 512, DType::kBF16, "value = score", false, true},
     {"unaligned FP8 parts", 4, 1, 130, 320, 300, DType::kBF16, "value = score", false, false, DType::kE5M2},
 };
 

@@ -22,7 +22,6 @@ namespace device {
 
 namespace {
 
-constexpr int kCapability = 90;
 constexpr int kMostStages = 4, kTileRows = 128;
 /// Numbers of a step of a WGMMA, and the rows of v^T that a TMA load brings.
 constexpr std::int64_t kStepNumbers = 32;
@@ -130,7 +129,7 @@ std::vector<UnsupportedReason> objections(const Work& work, const DeviceProperti
   std::vector<UnsupportedReason> reasons = tiled_objections(work, device, Float8::kAll);
   if (!reasons.empty()) return reasons;
   reasons = float8_objections(p);
-  if (device != nullptr && device->compute_capability != kCapability) {
+  if (device != nullptr && device->compute_capability != kHopperCapability) {
     reasons.push_back(reason(Rule::kEngineRefused, "compute capability 9.0",
                              concat(device->compute_capability / 10, ".", device->compute_capability % 10)));
   }

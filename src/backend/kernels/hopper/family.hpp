@@ -24,6 +24,8 @@ namespace device {
 #include "backend/kernels/hopper/storage.cuh"
 }  // namespace device
 
+/// The compute capability of the devices that have WGMMA, 9.0.
+inline constexpr int kHopperCapability = 90;
 /// Kernels of WGMMA and TMA, for sm_90 alone.
 extern const KernelFamily kHopperFamily;
 /// The times of a backward that adds dq up beside dk and dv: five MMAs in place of seven hide more of the program.

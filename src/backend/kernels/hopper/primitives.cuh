@@ -23,6 +23,11 @@ SCOREMOD_FUNCTION int take_number(int* next) { return atomicAdd(next, 1); }
 // their registers.
 SCOREMOD_FUNCTION int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
+// shfl.sync from any lane.
+SCOREMOD_FUNCTION unsigned long long from_lane(unsigned long long value, int lane) {
+  return __shfl_sync(0xffffffffu, value, lane);
+}
+
 // A tensor map for TMA: a CUtensorMap.
 struct alignas(64) TensorMap {
   unsigned long long words[16];
@@ -45,6 +50,11 @@ SCOREMOD_FUNCTION void arrive(Barrier* barrier) {
 SCOREMOD_FUNCTION void arrive_and_expect(Barrier* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
+}
+// cp.async.mbarrier.arrive.noinc: arrives when the thread's cp.async copies so far are there. WGMMA reads them after
+// fence_proxy_async() by a thread that waited for the phase.
+SCOREMOD_FUNCTION void arrive_after_copies(Barrier* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 // mbarrier.try_wait.parity, repeated until the phase is over.
 SCOREMOD_FUNCTION void mbarrier_wait(Barrier* barrier, int phase) {

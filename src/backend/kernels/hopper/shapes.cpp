@@ -12,7 +12,6 @@
 namespace scoremod::backend::kernels {
 namespace {
 
-constexpr int kCapability = 90;
 /// Limits of the fused kernel of dq, dk and dv. The queries of a step times the blocks of 64 dims of q and k make a
 /// product for two warpgroups. The widest heads whose accumulators fit into the registers come after it, and the
 /// queries whose scores fit beside accumulators of q and k wider than that.
@@ -276,7 +275,7 @@ std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& p
 std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem, Direction direction,
                                                  int compute_capability) {
   std::vector<UnsupportedReason> reasons;
-  if (compute_capability != kCapability) {
+  if (compute_capability != kHopperCapability) {
     reasons.push_back(
         unsupported(Rule::kEngineRefused, concat("hopper kernels: expected compute capability 9.0, found ",
                                                  compute_capability / 10, ".", compute_capability % 10)));
@@ -358,7 +357,7 @@ std::size_t hopper_query_sums_bytes(const HopperShape& shape, const AttentionPro
 
 std::vector<std::int64_t> hopper_product_columns(const AttentionProblem& problem, Direction direction,
                                                  const HopperShape& shape) {
-  std::vector<std::int64_t> columns{padded(problem.dim_v)};
+  std::vector<std::int64_t> columns{padded(value_dims(shape, problem.dim_v))};
   if (direction == Direction::kForward) {
     columns.push_back(shape.keys);
   } else {

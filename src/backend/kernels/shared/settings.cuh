@@ -31,6 +31,8 @@ constexpr int kBlocks = /*{blocks}*/ 1 /*{}*/;
 constexpr bool kPackGqa = /*{pack_gqa}*/ false /*{}*/;
 // Teams of a block's warps that have the same rows and walk over different keys, with tiles that they copy ahead.
 constexpr int kTeams = /*{teams}*/ 1 /*{}*/;
+// Groups of a CTA's warps that have the same rows and different dims of v, kDimV each; and the dims of all.
+constexpr int kValueGroups = /*{value_groups}*/ 1 /*{}*/, kCtaDimV = kValueGroups * kDimV;
 // The modified score of a kept key is the score itself.
 constexpr bool kScoreIsValue = /*{score_is_value}*/ true /*{}*/;
 constexpr bool kSeparateDv = /*{separate_dv}*/ false /*{}*/;

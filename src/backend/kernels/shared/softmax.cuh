@@ -5,7 +5,7 @@
 #include "backend/kernels/shared/program.cuh"
 
 constexpr int kWarpRows = 16 * kRowTiles;
-static_assert(kQueries * kTeams == kWarps * kWarpRows, "a tile of rows is a block's, and each of its teams'");
+static_assert(kQueries * kTeams * kValueGroups == kWarps * kWarpRows, "a tile of rows is each team's and group's");
 
 // Softmax state of a row. `reference` is its lazily raised running max as an exponent of 2, `sum` the thread's part of
 // the row sum. `output` is the unnormalized accumulator.
@@ -282,7 +282,7 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
   for (int i = 0; i < Crew::kCount; ++i) largest = f32_max(largest, parts[i]);
   const float sink = kSink ? sink_of(p, h) : -infinity(), top = f32_max(largest, sink);
   const float reference = top == -infinity() ? 0.0f : top;
-  constexpr int kDims = (kDimV + Crew::kCount - 1) / Crew::kCount;
+  constexpr int kDims = (kCtaDimV + Crew::kCount - 1) / Crew::kCount;
   float sum = sink == -infinity() ? 0.0f : expf(sink - reference), output[kDims];
   for (int i = 0; i < kDims; ++i) output[i] = 0.0f;
   for (int first = 0; first < keys; first += Crew::kCount) {
@@ -301,7 +301,7 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
 #pragma unroll
       for (int i = 0; i < kDims; ++i) {
         const int d = thread + i * Crew::kCount;
-        if (d < kDimV) output[i] = multiply_add(weights[j], float_of(vs.at(first + j)[d * vs.dim]), output[i]);
+        if (d < kCtaDimV) output[i] = multiply_add(weights[j], float_of(vs.at(first + j)[d * vs.dim]), output[i]);
       }
     }
   }
@@ -309,7 +309,7 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
   const RowsOf<Output> to = rows_of<Output>(call.o, b, h);
   for (int i = 0; i < kDims; ++i) {
     const int d = thread + i * Crew::kCount;
-    if (d < kDimV)
+    if (d < kCtaDimV)
       store_element(to.at(q) + d * to.dim, no_weight ? 0.0f : dropped(call, output[i], true) / sum * of_values);
   }
   if (thread != 0) return;

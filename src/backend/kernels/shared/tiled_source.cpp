@@ -96,6 +96,7 @@ void set_shape(Holes& holes, const TileShape& shape, const KernelTraits& traits)
   holes.set("key_step", traits.key_step);
   holes.set("pack_gqa", flag(traits.pack_gqa));
   holes.set("teams", traits.teams);
+  holes.set("value_groups", traits.value_groups);
   holes.set("producers", traits.producers);
   holes.set("stages", traits.stages);
   holes.set("persistent", flag(traits.persistent));

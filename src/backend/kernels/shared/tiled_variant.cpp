@@ -319,11 +319,11 @@ std::string TiledVariant::label(const Work&) const {
 
 void TiledVariant::write(CanonicalWriter& out) const {
   const auto& [warps, row_tiles, queries, keys, element_bytes, blocks, value_parts] = tile();
-  const auto& [name, family, producers, step, part, key_step, stages, teams, pack_gqa, persistent, separate_dv, fused,
-               heads_take_turns, recomputed_delta, loaded_bias, key_bytes, key_stages, dq_order, ordered, split] =
-      traits();
+  const auto& [name, family, producers, step, part, key_step, stages, teams, value_groups, pack_gqa, persistent,
+               separate_dv, fused, heads_take_turns, recomputed_delta, loaded_bias, key_bytes, key_stages, dq_order,
+               ordered, split] = traits();
   for (const int number : {family, warps, row_tiles, queries, keys, step, part, key_step, element_bytes, key_bytes,
-                           blocks, value_parts, dq_order, stages, key_stages, teams})
+                           blocks, value_parts, dq_order, stages, key_stages, teams, value_groups})
     out.integer(number);
   for (const bool flag : {separate_dv, recomputed_delta, fused, heads_take_turns, persistent, ordered, split})
     out.boolean(flag);

@@ -96,7 +96,7 @@ struct KernelTraits {
   const char* name = "";  ///< of the family in labels
   int family = 0;         ///< its number in keys
   int producers = 0;      ///< the producer threads of a CTA
-  int step = 32, part = 32, key_step = 32, stages = 2, teams = 1;
+  int step = 32, part = 32, key_step = 32, stages = 2, teams = 1, value_groups = 1;
   bool pack_gqa = false;  ///< rows of a tile are of several heads: kernels evaluate the mask, and read no tables
   bool persistent = false, separate_dv = false, fused = false, heads_take_turns = false, recomputed_delta = false;
   std::optional<std::uint32_t> loaded_bias = std::nullopt;  ///< the operand whose tiles TMA loads

@@ -22,9 +22,10 @@ struct Walk {
   double keys, row_keys;  ///< of a block of kWarps alone for each million keys, and for each row of its tile
   double reached;         ///< of the memory's bandwidth
 };
-constexpr Walk kByWarps{0.005, 0, 7.25, 0.095, 0.885}, kByGroups{0.005, 7.7e-5, 7.7, 0, 0.911};
+constexpr Walk kByWarps{0.005, 0, 7.25, 0.095, 0.885}, kByGroups{0.005, 7.7e-5, 7.7, 0, 0.911},
+    kWide{0.005, 7.7e-5, 9.1, 0, 0.911};
 constexpr double kWarps = 8;
-const Walk& walk_of(const SplitKvShape& shape) { return shape.hopper ? kByGroups : kByWarps; }
+const Walk& walk_of(const SplitKvShape& shape) { return shape.wide ? kWide : shape.hopper ? kByGroups : kByWarps; }
 /// The delay of CTAs that begin when others have ended: their first loads have nothing to run beside.
 constexpr double kNextBlocks = 0.002;
 /// The time of split CTAs: to store partials, for the last of a tile to merge them, and for each million rows.
@@ -47,6 +48,9 @@ constexpr std::int64_t kShortKeys = 128;
 constexpr double kShortRound = 0.007;
 /// How far arithmetic and memory hide each other: the sum is of their fourth powers.
 constexpr double kHidden = 4;
+/// hopper_wide_decode keeps up to 510 bytes in memory where keys are paged: in the tiles that a mask leaves in part,
+/// one of a sequence's many.
+constexpr std::int64_t kPartialTilesSpill = 640;
 
 /// How often as many blocks as run at once follow each other, and how many there are in the end.
 struct Rounds {
@@ -56,9 +60,10 @@ struct Rounds {
   double count() const { return full + (rest > 0 ? 1 : 0); }
 };
 
-/// The dims of k and v that the launches of all value_parts read: each reads all of k and its part of v.
+/// The dims of k and v that all launches read, one for each of the value_parts but of a wide shape: each reads all of
+/// k, and its part of v.
 double read_dims(const AttentionProblem& p, const SplitKvShape& shape) {
-  return static_cast<double>(shape.value_parts * p.dim_qk + p.dim_v);
+  return static_cast<double>((shape.wide ? 1 : shape.value_parts) * p.dim_qk + p.dim_v);
 }
 
 /// The time of the arithmetic, as if memory took none: `keys` are a CTA's.
@@ -120,6 +125,7 @@ class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
   cuda::Instructions instructions() const override {
     return shape().hopper ? cuda::Instructions::kOfArchitecture : cuda::Instructions::kCommon;
   }
+  std::int64_t harmless_spill() const override { return shape().wide ? kPartialTilesSpill : kHarmlessSpill; }
   bool is_same(const Variant& other) const override {
     const auto* decode = dynamic_cast<const SplitKvVariant*>(&other);
     if (decode == nullptr || (decode->shape().splits > 1) != (shape().splits > 1)) return false;
@@ -141,6 +147,8 @@ class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
     layout.key_tiles = static_cast<int>(tiles_of(p.seq_kv, shape().keys));
     layout.splits = shape().splits;
     layout.blocks = shape().persistent_ctas;
+    // As many for each tile of rows.
+    if (persistent && layout.query_tiles < layout.blocks) layout.blocks -= layout.blocks % layout.query_tiles;
     layout.tags_calls = shape().splits > 1 || persistent;
     // These kernels are memory-bound; others were measured with 256 only.
     if (hopper) layout.cache_lines = CacheLines::k128Bytes;
@@ -150,12 +158,16 @@ class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
       layout.add_workspace(&device::AttentionArguments::shares,
                            static_cast<std::size_t>(tiles) * sizeof(*device::AttentionArguments::shares));
     }
-    const char* const kernel = hopper       ? "hopper_split_kv_decode"
+    const char* const kernel = shape().wide ? "hopper_wide_decode"
+                               : hopper     ? "hopper_split_kv_decode"
                                : persistent ? "split_kv_persistent_decode"
                                             : "split_kv_decode";
     const KernelLaunch launch{kernel, persistent ? layout.blocks : tiles * shape().splits, shape().threads(),
-                              split_kv_shared_bytes(shape(), p.dim_qk, p.dim_v), hopper};
-    add_forward_launches(layout, launch, shape(), p.dim_v);
+                              split_kv_shared_bytes(shape(), p.dim_qk, p.dim_v), hopper && !shape().wide};
+    if (shape().wide)
+      layout.add_launch(launch);
+    else
+      add_forward_launches(layout, launch, shape(), p.dim_v);
     return layout;
   }
 
@@ -163,6 +175,7 @@ class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
     if (shape().hopper) fill_hopper(holes, work.problem.problem, work.direction, HopperShape{shape()});
   }
   KernelFiles files(Direction) const override {
+    if (shape().wide) return {{}, {{"backend/kernels/split_kv/wide_decode.cuh"}}};
     if (shape().hopper) return {{}, {{"backend/kernels/split_kv/hopper_decode.cuh"}}};
     if (shape().persistent_ctas > 0) return {{}, {{"backend/kernels/split_kv/persistent_decode.cuh"}}};
     return {{}, {{"backend/kernels/split_kv/decode.cuh", {"split_kv_decode"}}}};
@@ -184,6 +197,11 @@ Variants variants(const Work& work, const DeviceProperties& device, std::vector<
   };
   add(split_kv_shapes(problem, device));
   add(persistent_split_kv_shapes(problem, device));
+  if (problem.dim_v > kWidestHead && device.compute_capability == kHopperCapability) {
+    const std::vector<UnsupportedReason> against = wide_split_kv_objections(problem);
+    reasons.insert(reasons.end(), against.begin(), against.end());
+    if (against.empty()) found.push_back(split_kv_variant(wide_split_kv_shape(problem, device.multiprocessors)));
+  }
   if (!hopper_objections(problem, work.direction, device.compute_capability).empty()) return found;
   const std::vector<UnsupportedReason> against = hopper_split_kv_objections(problem);
   reasons.insert(reasons.end(), against.begin(), against.end());
@@ -220,7 +238,8 @@ Prediction split_kv_time(const compiler::CompiledProblem& problem, const SplitKv
 const KernelFamily kSplitKvFamily{"split_kv", objections, variants};
 
 KernelTraits SplitKvShape::traits() const {
-  KernelTraits traits{.name = hopper ? "hopper split-KV" : "split-KV", .family = hopper ? 3 : 2};
+  KernelTraits traits{.name = hopper ? "hopper split-KV" : "split-KV", .family = wide ? 5 : hopper ? 3 : 2};
+  traits.value_groups = wide ? value_parts : 1;
   traits.producers = producers();
   traits.pack_gqa = true;
   traits.teams = teams;

@@ -20,12 +20,13 @@ namespace device {
 #include "backend/kernels/split_kv/storage.cuh"
 }  // namespace device
 
-/// Decode forwards: split-KV and pack-GQA, by mma.sync and cp.async, or by WGMMA and TMA.
+/// Decode forwards: split-KV and pack-GQA, by mma.sync and cp.async, or by WGMMA with TMA or cp.async.
 extern const KernelFamily kSplitKvFamily;
 
 /// The shape of a decode forward.
 struct SplitKvShape : TileShape {
   bool hopper = false;  ///< by WGMMA and TMA, else by mma.sync and cp.async
+  bool wide = false;    ///< of `hopper`: two warpgroups have half of v's dims each, and producers gather rows
   int teams = 1;        ///< parts of a CTA's warps that have the same rows and different keys
   int splits = 1;       ///< split-KV: CTAs that share the keys of a head; an argument of the kernels
   int stages = 2;       ///< the tiles that a team has room for
@@ -34,8 +35,8 @@ struct SplitKvShape : TileShape {
   /// of the kernels, but whether it is 0 is compiled in.
   int persistent_ctas = 0;
 
-  /// A Hopper team has a warp of producers.
-  int producers() const { return hopper ? 32 * teams : 0; }
+  /// A Hopper team has a warp of producers, or a warpgroup where they gather rows.
+  int producers() const { return !hopper ? 0 : wide ? 128 : 32 * teams; }
   int threads() const { return consumer_threads() + producers(); }
   KernelTraits traits() const;
   bool operator==(const SplitKvShape&) const = default;
@@ -69,6 +70,11 @@ SplitKvShape hopper_split_kv_shape(int keys, int teams, const AttentionProblem& 
 /// Why there are none where there are Hopper kernels and split_kv_shapes(); empty where there are. A problem's trial
 /// has no more rows than fit, where the problem has not.
 std::vector<UnsupportedReason> hopper_split_kv_objections(const AttentionProblem& problem);
+
+/// The persistent shape by warpgroups of heads of v wider than 256, whatever the rows and the layout of keys.
+SplitKvShape wide_split_kv_shape(const AttentionProblem& problem, std::int64_t multiprocessors);
+/// Why there is none on Hopper for what there are split_kv_shapes() for; empty where there is one.
+std::vector<UnsupportedReason> wide_split_kv_objections(const AttentionProblem& problem);
 
 /// Why there are no such kernels for what there are portable ones for; empty where there are.
 std::vector<UnsupportedReason> split_kv_objections(const AttentionProblem& problem);

@@ -1,6 +1,7 @@
-// How the persistent decode kernel shares out all keys that there are, by lengths in device memory. The chunks of all
-// sequences, KV heads and tiles of rows have numbers, one sequence after the other. CTAs take even shares of them, and
-// so do a CTA's teams.
+// How the persistent decode kernels share out all keys that there are, by lengths in device memory. The chunks of all
+// tiles of rows, sequences and KV heads have numbers: those of all first tiles of rows come first, one sequence after
+// the other. CTAs take even shares of them, and so do a CTA's teams. With as many CTAs for each tile of rows, those of
+// the same keys run at the same time, so that L2 has the keys for all but the first.
 #pragma once
 
 #include "backend/kernels/split_kv/packed_rows.cuh"
@@ -26,21 +27,18 @@ SCOREMOD_FUNCTION BatchChunks chunks_of_batch(const AttentionArguments& call, in
   const Chunks all = chunks_of_band(call, keys_of(call, b), 0, call.seq_q - 1);
   return {all, all.end > all.first ? all.end - all.first : 1};
 }
-// Tiles of rows of a batch, of all its KV heads.
-SCOREMOD_FUNCTION long long tiles_of_batch(const AttentionArguments& call) {
-  return (long long)kv_heads_of(call) * call.query_tiles;
-}
 
 // Batches whose chunks one thread adds up.
 SCOREMOD_FUNCTION int batches_of_thread(const AttentionArguments& call) {
   return (call.batch + kThreads - 1) / kThreads;
 }
-// Finds how many chunks there are in the batches of each thread and those before. All threads of the CTA call it.
+// Finds how many chunks there are in the batches of each thread and those before, for one tile of rows. All threads of
+// the CTA call it.
 SCOREMOD_FUNCTION void add_up_chunks(const AttentionArguments& call, long long* sums) {
   const int thread = threadIdx.x, each = batches_of_thread(call);
   long long own = 0;
   for (int b = thread * each; b < (thread + 1) * each && b < call.batch; ++b)
-    own += tiles_of_batch(call) * chunks_of_batch(call, b).count;
+    own += (long long)kv_heads_of(call) * chunks_of_batch(call, b).count;
   sums[thread] = own;
   block_barrier();
 #pragma unroll 1
@@ -66,48 +64,64 @@ struct TilePiece {
   }
 };
 
+// How many chunks there are for all tiles of rows.
+SCOREMOD_FUNCTION long long all_chunks(const AttentionArguments& call, const long long* sums) {
+  return call.query_tiles * sums[kThreads - 1];
+}
+
 // Steps through the tiles of rows that have the chunks of a share.
 struct PieceWalk {
-  long long at, end, batch_first;  // numbers of chunks
-  int b;
+  long long at, end, batch_first, of_row_tile;  // numbers of chunks, and how many a tile of rows has
+  int row_tile, b;
   BatchChunks chunks;
 
   SCOREMOD_MEMBER void begin(const AttentionArguments& call, const long long* sums, long long first, long long last) {
     at = first;
     end = last;
+    of_row_tile = sums[kThreads - 1];
+    row_tile = (int)(at / of_row_tile);
+    const long long row_first = row_tile * of_row_tile;
     int low = 0, high = kThreads - 1;  // the first thread whose sum is greater
     while (low < high) {
       const int middle = (low + high) / 2;
-      if (sums[middle] > at)
+      if (sums[middle] > at - row_first)
         high = middle;
       else
         low = middle + 1;
     }
-    batch_first = low == 0 ? 0 : sums[low - 1];
+    batch_first = row_first + (low == 0 ? 0 : sums[low - 1]);
     b = low * batches_of_thread(call);
     find_batch(call);
+  }
+  SCOREMOD_MEMBER long long of_batch(const AttentionArguments& call) const {
+    return (long long)kv_heads_of(call) * chunks.count;
   }
   SCOREMOD_MEMBER void find_batch(const AttentionArguments& call) {
     for (; b < call.batch; ++b) {
       chunks = chunks_of_batch(call, b);
-      const long long of_batch = tiles_of_batch(call) * chunks.count;
-      if (at < batch_first + of_batch) return;
-      batch_first += of_batch;
+      if (at < batch_first + of_batch(call)) return;
+      batch_first += of_batch(call);
     }
+  }
+  SCOREMOD_MEMBER void find_next_batch(const AttentionArguments& call) {
+    batch_first += of_batch(call);
+    ++b;
+    find_batch(call);
+    if (b < call.batch) return;
+    ++row_tile;
+    batch_first = row_tile * of_row_tile;
+    b = 0;
+    find_batch(call);
   }
   SCOREMOD_MEMBER bool next(const AttentionArguments& call, TilePiece& piece) {
     if (at >= end) return false;
-    if (at >= batch_first + tiles_of_batch(call) * chunks.count) {
-      batch_first += tiles_of_batch(call) * chunks.count;
-      ++b;
-      find_batch(call);
-    }
+    if (at >= batch_first + of_batch(call)) find_next_batch(call);
     // Lengths that somebody changes meanwhile lead nowhere else.
-    if (b >= call.batch) return false;
-    const int tile = (int)((at - batch_first) / chunks.count), kv_head = tile / call.query_tiles;
-    piece.own = {b, kv_head, kv_head * call.group, tile % call.query_tiles, 0};
+    if (b >= call.batch || row_tile >= call.query_tiles || at < batch_first) return false;
+    const int kv_head = (int)((at - batch_first) / chunks.count);
+    piece.own = {b, kv_head, kv_head * call.group, row_tile, 0};
     piece.all = chunks.all;
-    piece.first = batch_first + (long long)tile * chunks.count;
+    piece.first = batch_first + (long long)kv_head * chunks.count;
     piece.count = chunks.count;
     piece.begin = (int)(at - piece.first);
     const long long rest = end - piece.first;

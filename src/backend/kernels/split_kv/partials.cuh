@@ -6,8 +6,9 @@
 #include "backend/kernels/split_kv/packed_rows.cuh"
 #include "backend/kernels/split_kv/storage.cuh"
 
-constexpr PartialStorage kPartialStorage{kQueries, kDimV};
+constexpr PartialStorage kPartialStorage{kQueries, kCtaDimV};
 constexpr int kPartRow = kPartialStorage.row_floats, kPartFloats = kPartialStorage.floats;
+constexpr int kPartTerms = padded(kCtaDimV);  // where a row's reference, sum and largest value lie
 static_assert(kTeams * kPartFloats >= 2 * kThreads, "forward_row() has room where parts were");
 
 // The number of the tile of rows among those of all batches and KV heads.
@@ -25,8 +26,9 @@ SCOREMOD_FUNCTION int dim_of_column(int n, int column) {
   return kKeyKind == kElementKeys ? n * 8 + column : n / 2 * 16 + column * 2 + n % 2;
 }
 
-// Stores the warp's first `count` rows, which are those of the CTA's tile from `to` on.
-SCOREMOD_FUNCTION void store_part(const SoftmaxRows& rows, float* to, int count = kWarpRows) {
+// Stores the warp's first `count` rows, which are those of the CTA's tile from `to` on. Its dims of v begin at
+// `first_dim`.
+SCOREMOD_FUNCTION void store_part(const SoftmaxRows& rows, float* to, int count = kWarpRows, int first_dim = 0) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
@@ -35,24 +37,30 @@ SCOREMOD_FUNCTION void store_part(const SoftmaxRows& rows, float* to, int count 
       const bool there = m * 16 + half * 8 + lane / 4 < count;
       float* const row = to + (m * 16 + half * 8 + lane / 4) * kPartRow;
 #pragma unroll
-      for (int n = 0; n < padded(kDimV) / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          if (there) row[dim_of_column(n, lane % 4 * 2 + i)] = rows.output.at[m][n][half * 2 + i];
+      for (int n = 0; n < padded(kDimV) / 8; ++n) {
+        const float* const pair = &rows.output.at[m][n][half * 2];
+        float* const at = row + first_dim;
+        if (!there) continue;
+        if (kKeyKind == kElementKeys) {
+          store_pair(at + n * 8 + lane % 4 * 2, pair[0], pair[1]);
+        } else {
+          for (int i = 0; i < 2; ++i) at[dim_of_column(n, lane % 4 * 2 + i)] = pair[i];
+        }
+      }
       float sum = rows.sum[m][half];
       sum += exchange(sum, 1);
       sum += exchange(sum, 2);
       if (lane % 4 != 0 || !there) continue;
-      row[padded(kDimV)] = rows.reference[m][half];
-      row[padded(kDimV) + 1] = sum;
-      row[padded(kDimV) + 2] = rows.largest[m][half];
+      row[kPartTerms] = rows.reference[m][half];
+      row[kPartTerms + 1] = sum;
+      row[kPartTerms + 2] = rows.largest[m][half];
     }
 }
 
 // One row of several parts that a warp adds up: a thread has every 32nd output. All parts are looked at before the
 // first is added.
 struct MergedRow {
-  static constexpr int kOutputs = (kDimV + 31) / 32;
+  static constexpr int kOutputs = (kCtaDimV + 31) / 32;
   float reference, sum, largest, output[kOutputs];
 
   SCOREMOD_MEMBER void clear() {
@@ -63,16 +71,16 @@ struct MergedRow {
   }
   // `row` is of a part.
   SCOREMOD_MEMBER void look_at(const float* row) {
-    reference = fmaxf(reference, row[padded(kDimV)]);
-    largest = fmaxf(largest, row[padded(kDimV) + 2]);
+    reference = fmaxf(reference, row[kPartTerms]);
+    largest = fmaxf(largest, row[kPartTerms + 2]);
   }
   SCOREMOD_MEMBER void add(const float* row) {
     const int lane = threadIdx.x % 32;
-    const float factor = exp2_of(row[padded(kDimV)] - (reference == -infinity() ? 0.0f : reference));
-    sum = multiply_add(row[padded(kDimV) + 1], factor, sum);
+    const float factor = exp2_of(row[kPartTerms] - (reference == -infinity() ? 0.0f : reference));
+    sum = multiply_add(row[kPartTerms + 1], factor, sum);
 #pragma unroll
     for (int j = 0; j < kOutputs; ++j)
-      if (lane + 32 * j < kDimV) output[j] = multiply_add(row[lane + 32 * j], factor, output[j]);
+      if (lane + 32 * j < kCtaDimV) output[j] = multiply_add(row[lane + 32 * j], factor, output[j]);
   }
   // `row` is of the first part, and the same of the next is kPartFloats from there.
   template <int kParts>
@@ -87,8 +95,8 @@ struct MergedRow {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < kOutputs; ++j)
-      if (lane + 32 * j < kDimV) row[lane + 32 * j] = output[j];
-    if (lane < 3) row[padded(kDimV) + lane] = lane == 0 ? reference : lane == 1 ? sum : largest;
+      if (lane + 32 * j < kCtaDimV) row[lane + 32 * j] = output[j];
+    if (lane < 3) row[kPartTerms + lane] = lane == 0 ? reference : lane == 1 ? sum : largest;
   }
 };
 
@@ -109,7 +117,7 @@ SCOREMOD_FUNCTION bool store_merged(const Arguments& p, const MergedRow& row, in
 #pragma unroll
   for (int j = 0; j < MergedRow::kOutputs; ++j) {
     const int dim = lane + 32 * j;
-    if (dim >= kDimV) continue;
+    if (dim >= kCtaDimV) continue;
     not_finite = not_finite || !is_finite(row.output[j]);
     store_element(to.at(q) + dim * to.dim, sum == 0.0f ? 0.0f : row.output[j] * factor);
   }

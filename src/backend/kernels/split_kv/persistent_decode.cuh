@@ -97,7 +97,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) split_kv_persistent_decode(SCOREMOD_ARGUMENT 
     not_finite[threadIdx.x] = 0;
   }
   add_up_chunks(call, sums);
-  const long long total = sums[kThreads - 1];
+  const long long total = all_chunks(call, sums);
   // No share is empty.
   const int ctas = total < call.blocks ? (int)total : call.blocks, cta = blockIdx.x;
   if (cta >= ctas) return;

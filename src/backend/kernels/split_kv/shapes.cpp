@@ -200,6 +200,34 @@ std::vector<UnsupportedReason> hopper_split_kv_objections(const AttentionProblem
   return reasons;
 }
 
+SplitKvShape wide_split_kv_shape(const AttentionProblem& problem, std::int64_t multiprocessors) {
+  SplitKvShape shape;
+  shape.hopper = shape.wide = true;
+  shape.queries = kGroupRows;
+  shape.keys = kGroupKeys;
+  shape.warps = 2 * kGroupWarps;
+  shape.blocks = 1;
+  shape.value_parts = value_parts_of(problem.dim_v);
+  shape.persistent_ctas = static_cast<int>(multiprocessors);
+  shape.stages = stages_of(shape, problem, std::int64_t{kHopperSharedBytes});
+  return shape;
+}
+
+std::vector<UnsupportedReason> wide_split_kv_objections(const AttentionProblem& problem) {
+  constexpr std::int64_t kNarrowest = 256, kWidest = 512, kStep = 128;
+  std::vector<UnsupportedReason> reasons;
+  if (problem.dtype_kv) {
+    reasons.push_back(
+        unsupported(Rule::kDtype, concat("wide hopper split-KV kernels: expected k and v of the dtype of q, ",
+                                         to_string(problem.dtype), ", found ", to_string(*problem.dtype_kv))));
+  }
+  if (problem.dim_v <= kNarrowest || problem.dim_v > kWidest || problem.dim_v % kStep != 0) {
+    reasons.push_back(unsupported(Rule::kHeadDim, concat("wide hopper split-KV kernels: expected a head dim of v of ",
+                                                         "384 or 512, found ", problem.dim_v)));
+  }
+  return reasons;
+}
+
 std::vector<UnsupportedReason> split_kv_objections(const AttentionProblem& problem) {
   if (problem.dtype == DType::kF32)
     return {unsupported(Rule::kDtype, "split-KV kernels: expected q, k and v in f16 or bf16, found f32")};
@@ -217,6 +245,11 @@ std::int64_t split_kv_row_tiles(const SplitKvShape& shape, const AttentionProble
 
 std::size_t split_kv_shared_bytes(const SplitKvShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
   const int qk = static_cast<int>(dim_qk), v = static_cast<int>(value_dims(shape, dim_v));
+  if (shape.wide) {
+    const device::WideDecodeStorage storage{qk,           static_cast<int>(dim_v), shape.queries, shape.keys,
+                                            shape.stages, shape.consumer_threads()};
+    return storage.bytes;
+  }
   if (shape.hopper) {
     const device::HopperDecodeStorage storage{qk, v, shape.queries, shape.keys, shape.stages, shape.teams};
     return storage.bytes;
@@ -232,14 +265,14 @@ std::size_t split_kv_shared_bytes(const SplitKvShape& shape, std::int64_t dim_qk
 }
 
 std::size_t split_kv_part_bytes(const SplitKvShape& shape, const AttentionProblem& problem) {
+  const auto dims = static_cast<int>(shape.wide ? problem.dim_v : value_dims(shape, problem.dim_v));
   if (shape.persistent_ctas > 0) {
     // Two for each CTA and for each of its teams, of the rows that there are.
     const std::int64_t rows = problem.heads_q / problem.heads_kv * problem.seq_q;
-    const device::PartialStorage partial{static_cast<int>(std::min<std::int64_t>(rows, shape.queries)),
-                                         static_cast<int>(value_dims(shape, problem.dim_v))};
+    const device::PartialStorage partial{static_cast<int>(std::min<std::int64_t>(rows, shape.queries)), dims};
     return static_cast<std::size_t>(std::int64_t{2} * shape.persistent_ctas * (shape.teams + 1) * partial.bytes);
   }
-  const device::PartialStorage partial{shape.queries, static_cast<int>(value_dims(shape, problem.dim_v))};
+  const device::PartialStorage partial{shape.queries, dims};
   const std::int64_t tiles = problem.batch * problem.heads_kv * split_kv_row_tiles(shape, problem);
   return static_cast<std::size_t>(tiles * shape.splits * partial.bytes);
 }

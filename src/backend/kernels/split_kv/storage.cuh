@@ -76,3 +76,24 @@ struct HopperDecodeStorage {
   int found = barriers + teams * team_barriers * kBarrierBytes;
   size_t bytes = kSwizzleAlignment + found + teams * stages * (int)sizeof(int);
 };
+
+// The decode kernel of heads of v wider than 256. A stage of the ring has room for a tile of k or of v. `weights` are
+// passed from the warpgroup that makes them to the other one, as each thread has them; sums of chunks, one for each
+// consumer, lie there before.
+struct WideDecodeStorage {
+  int dim_qk, dim_v, queries, keys, stages, threads;
+
+  SwizzledTile q_tile{queries, dim_qk}, key_tile{keys, dim_qk > dim_v ? dim_qk : dim_v};
+  int weights_bytes = queries * keys * 2;
+  int step_bytes = 80, open_tile_bytes = 40, open_tiles_count = 2;
+
+  int q = 0;
+  int ring = q + q_tile.bytes;
+  int weights = ring + stages * key_tile.bytes;
+  int factors = weights + weights_bytes;  // two rows' of each thread of a warpgroup
+  int barriers = factors + threads / 2 * 2 * (int)sizeof(float);
+  int steps = barriers + 4 * stages * kBarrierBytes;
+  int open_tiles = steps + 2 * stages * step_bytes;
+  int not_finite = open_tiles + open_tiles_count * open_tile_bytes;
+  size_t bytes = kSwizzleAlignment + not_finite + open_tiles_count * (int)sizeof(int);
+};

@@ -56,6 +56,8 @@ TEST_P(WideDecode, AreRight) {
   const AttentionProblem problem = test::check_case(GetParam()).problem;
   std::vector<SplitKvShape> shapes = split_kv_shapes(problem, device());
   for (const SplitKvShape& shape : persistent_split_kv_shapes(problem, device())) shapes.push_back(shape);
+  if (wide_split_kv_objections(problem).empty())
+    expect_right_in(wide_split_kv_shape(problem, device().multiprocessors), GetParam());
   for (const SplitKvShape& shape : shapes) {
     if (shape.queries == 16) expect_right_in(shape, GetParam());
   }
@@ -90,6 +92,28 @@ TEST(WideHeadParts, AreSeenAtAWrongPlace) {
   EXPECT_FALSE(test::check_emulated(test, random_inputs(test.problem), shape_of, fault).passed());
   test::expect_right(test::check_emulated(test, random_inputs(test.problem), shape_of));
 }
+
+/// The checks above would see what no warpgroup waits for, or has of another one.
+class WideDecodeFaults : public ::testing::TestWithParam<test::EmulatedLaunches::Fault> {};
+
+TEST_P(WideDecodeFaults, AreSeen) {
+  const auto* two_tiles = std::ranges::find(test::kWideDecodes, 128, &test::WideCase::heads_q);
+  const checking::CheckCase test = test::check_case(*two_tiles);
+  const auto shape_of = [&](const AttentionProblem& problem, Direction) {
+    return wide_split_kv_shape(problem, device().multiprocessors);
+  };
+  const test::EmulatedFaults fault{.forward = GetParam()};
+  EXPECT_FALSE(test::check_emulated(test, random_inputs(test.problem), shape_of, fault).passed());
+}
+INSTANTIATE_TEST_SUITE_P(
+    Texts, WideDecodeFaults,
+    ::testing::Values(test::EmulatedLaunches::Fault{"return moved_by(ring, stage * WideTiles::kTileBytes)",
+                                                    "return moved_by(ring, 0 * stage)"},
+                      test::EmulatedLaunches::Fault{"first_dim() / 64 * kKeys * 128", "0"},
+                      test::EmulatedLaunches::Fault{"if (ballot(pair.low != 1.0f || pair.high != 1.0f) != 0)",
+                                                    "if (false)"},
+                      test::EmulatedLaunches::Fault{"rows.sum[0][half] = float_of_bits(words[half][1]);", ""},
+                      test::EmulatedLaunches::Fault{"row_tile = (int)(at / of_row_tile);", "row_tile = 0;"}));
 
 TEST(WideHeadParts, FitEveryDevice) {
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
