@@ -13,6 +13,7 @@ OWN = [name for name in scoremod.torch.__all__ if inspect.isfunction(each := get
 def test_these_are_the_functions():
     assert set(OWN) == {
         "append_to_pages",
+        "at_tree_depths",
         "context_parallel_attention",
         "draw",
         "explain",
@@ -23,6 +24,8 @@ def test_these_are_the_functions():
         "register",
         "stripe",
         "support",
+        "tree_depths",
+        "tree_mask",
         "unstripe",
     }
 

@@ -13,6 +13,7 @@ from scoremod.jax.kept_results import CHECKPOINT_NAMES
 from scoremod.jax.merged import merge
 from scoremod.jax.named_masks import SequenceDescriptor
 from scoremod.jax.page_append import append_to_pages
+from scoremod.jax.trees import at_tree_depths, tree_depths, tree_mask
 
 __all__ = [
     "BACKWARD",
@@ -23,6 +24,7 @@ __all__ = [
     "Operand",
     "SequenceDescriptor",
     "append_to_pages",
+    "at_tree_depths",
     "dot_product_attention",
     "draw",
     "explain",
@@ -33,6 +35,8 @@ __all__ = [
     "merge",
     "register",
     "support",
+    "tree_depths",
+    "tree_mask",
     "zoo",
 ]
 

@@ -23,6 +23,7 @@ from scoremod.torch.fused_attention import fused_attention
 from scoremod.torch.merged import merge
 from scoremod.torch.page_append import append_to_pages
 from scoremod.torch.stripes import stripe, unstripe
+from scoremod.torch.trees import at_tree_depths, tree_depths, tree_mask
 
 __all__ = [
     "AuxOutput",
@@ -33,6 +34,7 @@ __all__ = [
     "Operand",
     "and_masks",
     "append_to_pages",
+    "at_tree_depths",
     "context_parallel_attention",
     "create_block_mask",
     "create_mask",
@@ -47,6 +49,8 @@ __all__ = [
     "register",
     "stripe",
     "support",
+    "tree_depths",
+    "tree_mask",
     "unstripe",
 ]
 
