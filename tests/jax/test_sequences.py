@@ -203,6 +203,10 @@ def test_mistakes(options, message):
             r"page_table: expected blocks from 0 to 10, found -1 at \[0, 3\], which holds keys below .* of 10",
         ),
         (dict(page_table=(TABLE_K, TABLE_V), lengths=np.array([7, 1, 4])), r"page_table: expected blocks from 0 to 10, found 77 at \[1, 0\]"),
+        (
+            dict(page_table=(TABLE_K, TABLE_V[:, :1]), lengths=CACHED),
+            "page_table: expected as many blocks of a sequence for keys and for values, found . and 1; pad",
+        ),
         (dict(page_table=(TABLE_K, TABLE_V + 2**32), lengths=CACHED), r"page_table: expected blocks from 0 to 10, found 4294967297 at \[0, 0\]"),
     ],
 )

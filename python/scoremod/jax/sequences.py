@@ -178,6 +178,12 @@ class Pages:
         if len(tables) != 2:
             raise InvalidArgumentError(f"page_table: expected one table or a pair, of keys and of values, found {len(tables)}")
         self._tables = [_checked_table(array, table, layout, batch) for array, table in zip((key, value), tables)]
+        of_keys, of_values = (table.shape[1] for table in self._tables)
+        if of_keys != of_values:
+            raise InvalidArgumentError(
+                f"page_table: expected as many blocks of a sequence for keys and for values, found {of_keys} and {of_values}; pad the narrower table, "
+                "whose entries beyond the lengths may be anything"
+            )
         self._pools, self._layout = (key, value), layout
         self._block_size, of_values = (pool.shape[layout.index("S")] for pool in self._pools)
         if of_values != self._block_size:
@@ -188,7 +194,7 @@ class Pages:
 
     def most(self):
         """How many queries, which is not known here, and keys a sequence has at most."""
-        return None, self._block_size * min(table.shape[1] for table in self._tables)
+        return None, self._block_size * self._tables[0].shape[1]
 
     longest = most
 
@@ -206,10 +212,9 @@ class Pages:
         return other
 
     def place(self):
-        """How a problem has them; None where the two tables, or the two numbers of pages, are unlike, which it has not."""
-        of_keys, of_values = self._tables
-        has_one_size = of_keys.shape == of_values.shape and len({self._blocks(pool) for pool in self._pools}) == 1
-        return Paged(of_keys.shape[1]) if has_one_size else None
+        """How a problem has them; None where the two numbers of pages are unlike, which it has not."""
+        of_keys, _ = self._tables
+        return Paged(of_keys.shape[1]) if len({self._blocks(pool) for pool in self._pools}) == 1 else None
 
     def bound(self):
         """The arrays of Paged.bound, and the lengths of the keys. A number of no block stays one: who reads the keys finds it."""
