@@ -102,6 +102,15 @@ class Builder:
             return None
         return {"f32": float, "i32": int, "bool": "true".__eq__}[node.type](node.payload)
 
+    def is_never_negative(self, number):
+        """Whether that is known of an integer: of what a user's function sees as an index, of constants, and of the larger of one of these and anything."""
+        if number in self.index_axes:
+            return True
+        value = self.constant_value(number)
+        if value is not None:
+            return value >= 0
+        return self.nodes[number].op == "max" and any(map(self.is_never_negative, self.nodes[number].args))
+
     def op(self, op, *args):
         """The node of an op of docs/reference/ops.md, whose result type follows from its arguments."""
         types = [self.type(arg) for arg in args]

@@ -137,8 +137,8 @@ def _compare(name):
     def rule(builder, params, x, y):
         if builder.type(x) == "bool" and name not in ("eq", "ne"):
             x, y = builder.op("i32", x), builder.op("i32", y)
-        # jnp's indexing asks whether an index is negative; the four indices never are.
-        if name == "lt" and builder.constant_value(y) == 0 and x in builder.index_axes:
+        # jnp's indexing asks whether an index is negative.
+        if name == "lt" and builder.type(x) == "i32" and builder.constant_value(y) == 0 and builder.is_never_negative(x):
             return builder.constant(False, "bool")
         return builder.op(name, x, y)
 

@@ -399,6 +399,8 @@ class Tracer:
                 return self.builder.op("min", node, self.builder.constant(extent - 1, "i32"))
             self._check_extent(base, dim, op)
             return node
+        if self.builder.is_never_negative(node):  # then the tensor's size is no part of the program
+            return node
         self.ask_sizes([base.tensor])
         negative = self.builder.op("lt", node, self.builder.constant(0, "i32"))
         return self.builder.op("select", negative, self.builder.op("add", node, self.builder.constant(extent, "i32")), node)
