@@ -310,7 +310,7 @@ def gathered(array, table, lengths, layout):
     order = [layout.index(letter) for letter in "BSHD"]
     # Beyond gathered_lengths() a table may hold anything.
     blocks = jnp.take(jnp.transpose(array, order), table, axis=0, mode="clip")
-    whole = blocks.reshape(table.shape[0], -1, *blocks.shape[3:])
+    whole = blocks.reshape(table.shape[0], table.shape[1] * blocks.shape[2], *blocks.shape[3:])
     inside = jnp.arange(whole.shape[1]) < jnp.clip(lengths, 0)[:, None]
     whole = jnp.where(inside[..., None, None], whole, 0)  # another sequence's blocks may hold NaN
     return jnp.transpose(whole, ["BSHD".index(letter) for letter in layout])
