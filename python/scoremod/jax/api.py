@@ -29,6 +29,7 @@ from scoremod.jax.own_fields import bound_arrays, takes_own_fields, trace_own_fi
 from scoremod.jax.query_starts import started
 from scoremod.jax.selection import ON_XLA, WAY_OUT, check_fallback, check_runs, chosen_backends, memory_of, platform_of
 from scoremod.jax.sequences import MixedBatch, Pages, Sequences
+from scoremod.jax.token_lists import ListedCall, attend_to_lists
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
 from scoremod.large_operands import warn_of_large_operands
@@ -54,6 +55,7 @@ def flex_attention(
     page_table: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
     max_length: int | tuple[int, int] | None = None,
     q_start: ArrayLike | Literal["bottom_right"] | None = None,
+    token_list: ArrayLike | None = None,
     sink: ArrayLike | None = None,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
@@ -115,6 +117,11 @@ def flex_attention(
     q_start : int, integer array [batch] or "bottom_right", optional
         The index of the first query in its sequence, as in a step of decoding with a cache. It is added to q_idx. With "bottom_right" each
         sequence's last query stands at its last key, by lengths, offsets or shapes. Queries before its first key then have indices below 0.
+    token_list : integer array [batch, queries, entries], optional
+        The keys of each query, as in DeepSeek's sparse attention: entry j is the index in key and value of its key number j, for all heads. A negative
+        entry stands for no key, and a repeated one counts as often as it is there. The functions see the entry as kv_idx. lengths and q_start mean
+        what they do without a list. An entry beyond the keys is refused where the host knows it, and masked elsewhere. The batch may be 1 for all.
+        For gradients, and for backends without page tables, XLA gathers the keys.
     sink : float array [heads] or float, optional
         exp(sink) is added to the sum of each softmax, and no value goes with it. It has a gradient. The LSE counts it; a query without any key
         has LSE sink. It is applied to the output and the LSE of backends that have none.
@@ -184,6 +191,34 @@ def flex_attention(
         warn_of_heads_before_positions(query, key, 2)
     if not isinstance(layout, str):
         raise wrong("layout", f"a text, {', '.join(LAYOUTS)} or THD", layout, is_type=True)
+    if token_list is not None:
+        places = {"page_table": page_table, "q_offsets": q_offsets, "kv_offsets": kv_offsets, "max_length": max_length}
+        return attend_to_lists(
+            flex_attention,
+            token_list,
+            ListedCall(query, key, value, score_mod, mask_mod, layout, lengths, q_start, places),
+            scale=scale,
+            sink=sink,
+            dropout_rate=dropout_rate,
+            dropout_key=dropout_key,
+            descale_q=descale_q,
+            descale_k=descale_k,
+            descale_v=descale_v,
+            scale_o=scale_o,
+            scale_dq=scale_dq,
+            scale_dk=scale_dk,
+            scale_dv=scale_dv,
+            descale_d_o=descale_d_o,
+            out_dtype=out_dtype,
+            return_lse=return_lse,
+            return_max_logit=return_max_logit,
+            return_amax_o=return_amax_o,
+            deterministic=deterministic,
+            backend=backend,
+            backends=backends,
+            new_sizes=new_sizes,
+            fallback=fallback,
+        )
     check_fallback(fallback)
     placed = placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length)
     mask_mod, q_start = named(mask_mod, q_start)

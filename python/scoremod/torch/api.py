@@ -36,6 +36,7 @@ from scoremod.torch.sequences import SequenceArguments, placed_of
 from scoremod.signatures import Backends, MaskName, NewSizes
 from scoremod.torch.signatures import Lengths, MaskMod, MaxLength, PageTable, QueryStart, ScoreMod
 from scoremod.torch.strides import all_taken, of_each_batch
+from scoremod.torch.token_lists import ListedCall, attend_to_lists
 from scoremod.torch.trace import trace_graph
 from scoremod.unknown_arguments import arguments_of, refuse
 
@@ -64,6 +65,7 @@ def flex_attention(
     deterministic: bool | None = None,
     new_sizes: NewSizes = None,
     q_start: QueryStart = None,
+    token_list: torch.Tensor | None = None,
     offsets: Offsets = NO_OFFSETS,
     dropout_p: float = 0,  # torch.compile(dynamic=True) leaves a float open, at the cost of one more graph
     descale_q: float | torch.Tensor | None = None,
@@ -135,6 +137,11 @@ def flex_attention(
         The index of the first query in its sequence, as in a step of decoding with a cache; a tensor is on query's device. It is added to q_idx, so
         that q_idx >= kv_idx keeps all keys up to the query. No value of it compiles anything. With "bottom_right" each sequence's last query
         stands at its last key, by lengths, offsets or the tensors' sizes. Queries before its first key then have indices below 0.
+    token_list : integer Tensor [batch, queries, entries], optional
+        The keys of each query, as in DeepSeek's sparse attention: entry j is the index in key and value of its key number j, for all heads. A negative
+        entry stands for no key, and a repeated one counts as often as it is there. The functions see the entry as kv_idx. lengths, q_start and
+        block_mask mean what they do without a list. In host memory an entry beyond the keys is refused; on a device it is masked. The batch may be
+        1 for all. Keys are read in place where the batches' tokens lie in equal steps, else from a copy, and gathered for gradients.
     offsets : Offsets
         scoremod.Offsets that are added to the indices, where the tensors are a part of more, such as a shard: those of its first batch, head,
         query and key.
@@ -172,6 +179,30 @@ def flex_attention(
         check_out(out, query)
     if isinstance(mask_mod, str):
         mask_mod, q_start = named(mask_mod, q_start)
+    if token_list is not None:
+        places = {"page_table": page_table, "q_offsets": q_offsets, "kv_offsets": kv_offsets, "max_length": max_length}
+        return attend_to_lists(
+            flex_attention,
+            token_list,
+            ListedCall(query, key, value, score_mod, mask_mod, block_mask, lengths, q_start, offsets, out, places),
+            scale=scale,
+            enable_gqa=enable_gqa,
+            return_lse=return_lse,
+            kernel_options=kernel_options,
+            return_aux=return_aux,
+            return_amax_o=return_amax_o,
+            sink=sink,
+            backends=backends,
+            deterministic=deterministic,
+            new_sizes=new_sizes,
+            dropout_p=dropout_p,
+            descale_q=descale_q,
+            descale_k=descale_k,
+            descale_v=descale_v,
+            scale_o=scale_o,
+            out_dtype=out_dtype,
+            **others,
+        )
     is_usual = block_mask is return_aux is q_start is descale_q is descale_k is descale_v is scale_o is out_dtype is None and offsets is NO_OFFSETS
     try:
         is_usual = is_usual and not (others or dropout_p != 0 or return_amax_o or is_dynamo_compiling())

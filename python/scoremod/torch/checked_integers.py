@@ -10,6 +10,7 @@ from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 from scoremod.bounded_cache import BoundedCache
 from scoremod.errors import InvalidArgumentError
+from scoremod.token_lists import wrong_entry
 from scoremod.torch.fold_batch import one_by_one
 
 INT32 = torch.iinfo(torch.int32)
@@ -25,6 +26,7 @@ _library = torch.library.Library("scoremod", "FRAGMENT")
 # An operator returns a copy of what it checked: one without a result that somebody reads would be dropped from a graph.
 _library.define("checked_int32(Tensor integers, int limit, str name) -> Tensor")
 _library.define("lengths_within(Tensor lengths, SymInt? most, str of) -> Tensor")
+_library.define("entries_within(Tensor entries, SymInt tokens) -> Tensor")
 _library.define("pages_within(Tensor table, Tensor lengths, SymInt blocks, SymInt block_size) -> Tensor")
 
 
@@ -78,6 +80,16 @@ def checked_pages(table, lengths, blocks, block_size):
     return table if not on_host(table) else torch.ops.scoremod.pages_within(table, lengths, blocks, block_size)
 
 
+def checked_entries(entries, tokens):
+    """The entries of token lists, refused where one is none of so many keys."""
+    if not on_host(entries):
+        return entries
+    if torch.compiler.is_dynamo_compiling() or _in_memory(entries) is None:
+        return torch.ops.scoremod.entries_within(entries, tokens)
+    _check_entries(_in_memory(entries), tokens)
+    return entries
+
+
 def _in_memory(tensor):
     """The tensor of numbers within torch.func's transformations; None where there are none."""
     while is_functorch_wrapped_tensor(tensor):
@@ -125,13 +137,25 @@ def _lengths_within(lengths, most, of):
 
 
 def _pages_within(table, lengths, blocks, block_size):
-    for b, (pages, length) in enumerate(zip(table.tolist(), lengths.tolist())):
-        for i, page in enumerate(pages[: -(-length // block_size)] if length > 0 else ()):
-            if not 0 <= page < blocks:
-                raise InvalidArgumentError(
-                    f"page_table: expected blocks from 0 to {blocks - 1}, found {page} at [{b}, {i}], which holds keys below the sequence's length of {length}"
-                )
+    used = torch.arange(table.shape[1]) * block_size < lengths[:, None]
+    wrong = (used & ((table < 0) | (table >= blocks))).nonzero()
+    if wrong.shape[0]:
+        b, i = wrong[0].tolist()
+        raise InvalidArgumentError(
+            f"page_table: expected blocks from 0 to {blocks - 1}, found {table[b, i]} at [{b}, {i}], which holds keys below the sequence's length of {lengths[b]}"
+        )
     return table.clone()
+
+
+def _check_entries(entries, tokens):
+    if entries.numel() and entries.max() >= tokens:
+        place = (entries >= tokens).nonzero()[0].tolist()
+        raise wrong_entry(place, entries[tuple(place)].item(), tokens)
+
+
+def _entries_within(entries, tokens):
+    _check_entries(entries, tokens)
+    return entries.clone()
 
 
 def _checked_int32(tensor, limit, name):
@@ -161,5 +185,5 @@ def _register(name, check):
     torch.library.register_vmap(f"scoremod::{name}", lambda info, in_dims, *arguments: _mapped(operator, info.batch_size, in_dims, *arguments), lib=_library)
 
 
-for _name, _check in (("lengths_within", _lengths_within), ("pages_within", _pages_within)):
+for _name, _check in (("lengths_within", _lengths_within), ("entries_within", _entries_within), ("pages_within", _pages_within)):
     _register(_name, _check)
