@@ -1,4 +1,4 @@
-"""What every binding refuses about token lists."""
+"""Refusals of token lists that all bindings share."""
 
 from scoremod.errors import InvalidArgumentError
 

@@ -1,5 +1,5 @@
 """Token lists: each query attends to the keys that its row of a list names. The call becomes one on a paged KV cache with pages of one token, in which
-each query is a sequence of its own, so that whatever takes page tables runs it."""
+each query is a sequence of its own. Whatever takes page tables runs it."""
 
 from __future__ import annotations
 

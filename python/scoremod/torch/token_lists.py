@@ -1,5 +1,5 @@
 """Token lists: each query attends to the keys that its row of a list names. The call becomes one on a paged KV cache with pages of one token, in which
-each query is a sequence of its own, so that whatever takes page tables runs it."""
+each query is a sequence of its own. Whatever takes page tables runs it."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -72,8 +72,8 @@ def attend_to_lists(attend: Callable[..., Any], token_list, call: ListedCall, **
 class _Listed(NamedTuple):
     """A list's rows, one for each query of each batch, [batch * queries, entries] in int32.
 
-    keys: the index of each key in its sequence, or -1; pages: its token among those of all batches; lengths: how many entries there are up to the last
-    key; of_batch, of_query: the query's indices, [batch * queries].
+    keys: the index of each key in its sequence, or -1. pages: its token among those of all batches. lengths: how many entries there are up to the last
+    key, [batch * queries]. of_batch, of_query: the query's indices, [batch * queries].
     """
 
     keys: torch.Tensor
