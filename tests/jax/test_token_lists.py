@@ -247,6 +247,21 @@ def test_mapped_calls(random):
         close(each, truth(lambda q, k, v: dense(times * q, k, v, of_queries, mask_mod=kept)[0], q, k, v))  # noqa: B023
 
 
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+def test_shards(kind, random):
+    q, k, v, listed = drawn(random, SHAPES["gqa"])
+    mesh, spec = jax.make_mesh((2,), ("x",), axis_types=(getattr(jax.sharding.AxisType, kind),)), jax.sharding.PartitionSpec("x")
+    arrays = [jax.device_put(x, jax.NamedSharding(mesh, spec)) for x in (q, k, v, jnp.asarray(listed))]
+    run = lambda q, k, v, listed: flex_attention(q, k, v, token_list=listed)  # noqa: E731
+    expected = truth(lambda *x: dense(*x, listed)[0], q, k, v)
+    close(jax.jit(jax.shard_map(run, mesh=mesh, in_specs=spec, out_specs=spec))(*arrays), expected)
+    if kind == "Auto":
+        close(jax.jit(run)(*arrays), expected)
+    else:
+        with pytest.raises(scoremod.UnsupportedError, match="token_list: expected no array sharded over explicit axes beside it, found query; call"):
+            jax.jit(run)(*arrays)
+
+
 def test_other_sizes_compile_nothing(random):
     scale, before = float(np.float32(random.uniform(1, 2))), None
     for batch, queries, tokens, entries in ((2, 3, 50, 12), (2, 4, 50, 12), (3, 7, 300, 64), (4, 2, 77, 5)):

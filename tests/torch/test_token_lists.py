@@ -5,7 +5,7 @@ import math
 import pytest
 import scoremod
 import torch
-from scoremod.torch import flex_attention
+from scoremod.torch import flex_attention, fused_attention
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
 
 EVEN = {"enable_gqa": True}
@@ -256,6 +256,23 @@ def test_transformations(road, random):
                 compiled(q, listed + 40)
 
 
+def test_exported_and_in_other_layouts(random):
+    q, k, v, listed = drawn(random, SHAPES["gqa"])
+    expected = dense(q, k, v, listed)[0]
+
+    class Attention(torch.nn.Module):
+        def forward(self, q, k, v, listed):
+            return flex_attention(q, k, v, token_list=listed, **EVEN)
+
+    close(torch.export.export(Attention(), (q, k, v, listed)).module()(q, k, v, listed), expected)
+    o = fused_attention(*(x.transpose(1, 2) for x in (q, k, v)), layout="BSHD", token_list=listed)
+    close(o.transpose(1, 2), expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        o = flex_attention(q, k, v, token_list=listed, **EVEN)
+    assert o.dtype == torch.bfloat16
+    close(o, expected, 3e-2)
+
+
 @pytest.mark.usefixtures("nothing_compiled")
 @pytest.mark.parametrize("road", ["eager", "compiled"])
 def test_other_sizes_compile_nothing(road, random):
@@ -303,6 +320,7 @@ def test_other_sizes_compile_nothing(road, random):
         ({"token_list": torch.full((2, 3, 12), 2**32)}, "token_list: expected entries below 50, the number of keys, found 4294967296"),
         ({"value": torch.zeros(2, 2, 12, 8)}, "value: expected 1 or 2 batches, as query has, of key's 50 tokens"),
         ({"query": torch.zeros(3, 4, 16)}, "query: expected 4 dimensions"),
+        ({"topk_indices": torch.zeros(2, 3, 12)}, "topk_indices: flex_attention.. expected no such argument, found one; give token_list="),
     ],
 )
 def test_what_is_wrong_is_refused(options, message, random):

@@ -465,6 +465,7 @@ ELSEWHERE = {
     "precision": "leave it out: products are of the arrays' dtype with float32 sums",
     "scale": "give scale=",
     "page_table": "give page_table= and lengths=",
+    **dict.fromkeys(("indices", "topk_indices"), "give token_list=, integers [batch, queries, entries]"),
     "offsets": 'give q_offsets= and kv_offsets= with layout="THD"',
     "lengths": "give lengths=",
     "backend": "give backend= or backends=",

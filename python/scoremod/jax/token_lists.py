@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scoremod.errors import InvalidArgumentError
+from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.jax.arrays import array_of, host_numbers, within_int32
 from scoremod.jax.lengths_and_sinks import bounded, checked_lengths
 from scoremod.jax.query_starts import started
@@ -37,6 +37,11 @@ class ListedCall(NamedTuple):
 def attend_to_lists(attend: Callable[..., Any], token_list, call: ListedCall, **options):
     """flex_attention's results beside a token list. attend: flex_attention itself; options: its other arguments."""
     refuse_beside(call.others)
+    for name, each in (("query", call.query), ("key", call.key), ("value", call.value), ("token_list", token_list)):
+        if isinstance(each, jax.Array) and any(jax.typeof(each).sharding.spec):
+            raise UnsupportedError(
+                f"token_list: expected no array sharded over explicit axes beside it, found {name}; call flex_attention within jax.shard_map, on each device's own"
+            )
     sizes = sizes_of(call.layout, call.query, call.key, call.value, may_be_empty=True)
     score_mod, mask_mod = _functions_of_indices(call, sizes)
     keys = _checked_keys(token_list, sizes.batch, sizes.seq_q, sizes.seq_kv)

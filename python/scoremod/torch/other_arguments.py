@@ -20,6 +20,7 @@ ELSEWHERE = {
     **dict.fromkeys(("cu_seqlens_k", "cu_seq_k"), "give kv_offsets="),
     **dict.fromkeys(("max_seqlen_q", "max_seqlen_k", "max_q", "max_k"), "give max_length=, a number or a pair"),
     "page_table": "give page_table=, and lengths= of the keys",
+    **dict.fromkeys(("indices", "topk_indices"), "give token_list=, integers [batch, queries, entries]"),
     **dict.fromkeys(("lengths", "cache_seqlens", "seqused_k"), "give lengths="),
     "backend": "give backends=",
     "sink": "give sink=",
