@@ -45,7 +45,7 @@ constexpr LengthsCase latent(const char* name, std::int64_t batch, std::int64_t 
                              std::int64_t page, std::int64_t queries = 1) {
   return {name, batch, keys, keys, keys, false, page, queries, 0, heads, 1, 576, 512, true};
 }
-/// The same where each query has a list of 2048 tokens of a pool.
+/// Latent attention where each query has a list of 2048 tokens of a pool.
 constexpr LengthsCase token_lists(const char* name, std::int64_t queries, std::int64_t heads) {
   LengthsCase of = latent(name, queries, 2048, heads, 1);
   of.pool = 131072;

@@ -60,8 +60,8 @@ struct Rounds {
   double count() const { return full + (rest > 0 ? 1 : 0); }
 };
 
-/// The dims of k and v that all launches read, one for each of the value_parts but of a wide shape: each reads all of
-/// k, and its part of v.
+/// The dims of k and v that all launches read. There is one for each of the value_parts, which reads all of k and its
+/// part of v; a wide shape has one for all parts.
 double read_dims(const AttentionProblem& p, const SplitKvShape& shape) {
   return static_cast<double>((shape.wide ? 1 : shape.value_parts) * p.dim_qk + p.dim_v);
 }
