@@ -72,20 +72,26 @@ def attend_to_lists(attend: Callable[..., Any], token_list, call: ListedCall, **
 class _Listed(NamedTuple):
     """A list's rows, one for each query of each batch, [batch * queries, entries] in int32.
 
-    keys: the index of each key in its sequence, or -1. pages: its token among those of all batches. lengths: how many entries there are up to the last
-    key, [batch * queries]. of_batch, of_query: the query's indices, [batch * queries].
+    keys: the index of each key in its sequence; below 0 for none. pages: its token among those of all batches. lengths: how many entries there are up to
+    the last key, [batch * queries]. sizes: (batch, queries).
     """
 
     keys: torch.Tensor
     pages: torch.Tensor
     lengths: torch.Tensor
-    of_batch: torch.Tensor
-    of_query: torch.Tensor
+    sizes: tuple[int, int]
 
     def functions(self, score_mod, mask_mod):
         """The functions of a row's number and of an entry's place in it, for those of a call's indices. A kernel reads the indices, and divides nothing.
         They are never negative, which the trace is told: otherwise the sizes of all that they index would be part of the program."""
-        keys, of_batch, of_query = self.keys, self.of_batch, self.of_query
+        keys = self.keys
+
+        def is_key(b, h, q_idx, kv_idx):
+            return keys[b, kv_idx] >= 0
+
+        if score_mod is None and mask_mod is None:
+            return None, is_key
+        of_batch, of_query = _indices_of_rows(*self.sizes, keys.device)
 
         def indices(b, h, kv_idx):
             return of_batch[b].clamp(min=0), h, of_query[b].clamp(min=0), keys[b, kv_idx].clamp(min=0)
@@ -93,13 +99,16 @@ class _Listed(NamedTuple):
         def score_mod_of_rows(score, b, h, q_idx, kv_idx):
             return score_mod(score, *indices(b, h, kv_idx))
 
-        def is_key(b, h, q_idx, kv_idx):
-            return keys[b, kv_idx] >= 0
-
         def mask_mod_of_rows(b, h, q_idx, kv_idx):
             return (keys[b, kv_idx] >= 0) & mask_mod(*indices(b, h, kv_idx))
 
         return None if score_mod is None else score_mod_of_rows, is_key if mask_mod is None else mask_mod_of_rows
+
+
+def _indices_of_rows(batch, queries, device):
+    """The batch and the query of each row, [batch * queries] in int32."""
+    of_batch, of_query = (torch.arange(size, dtype=torch.int32, device=device) for size in (batch, queries))
+    return of_batch[:, None].expand(batch, queries).reshape(-1), of_query.expand(batch, queries).reshape(-1)
 
 
 def _listed(token_list, query, tokens, step):
@@ -109,15 +118,18 @@ def _listed(token_list, query, tokens, step):
     entries = checked_entries(token_list if token_list.dtype == torch.int64 else token_list.to(torch.int32), tokens)
     if entries.shape[2] == 0:  # a page table has at least one column
         entries = entries.new_full((*entries.shape[:2], 1), -1)
-    keys = entries.to(torch.int32).masked_fill((entries < 0) | (entries >= tokens), -1)
+    # Each of these is a kernel of its own on a GPU, and takes as long as a part of a decode step: there are no more than it takes.
+    keys = torch.where(entries < tokens, entries, -1).clamp(min=-1).to(torch.int32)
     keys = keys.expand(batch, -1, -1).reshape(batch * queries, keys.shape[2])
-    of_batch = torch.arange(batch, dtype=torch.int32, device=query.device)[:, None].expand(batch, queries).reshape(-1)
-    of_query = torch.arange(queries, dtype=torch.int32, device=query.device).expand(batch, queries).reshape(-1)
+    there = keys >= 0
     places = torch.arange(1, keys.shape[1] + 1, dtype=torch.int32, device=query.device)
-    lengths = torch.where(keys >= 0, places, 0).amax(1)
+    lengths = torch.where(there, places, 0).amax(1)
     # An entry without a key between others reads a key of its own row: no other memory, which may hold NaN, is ever read.
-    present = torch.where(keys >= 0, keys, keys.amax(1, keepdim=True))
-    return _Listed(keys, present + of_batch[:, None] * step, lengths, of_batch, of_query)
+    pages = torch.where(there, keys, keys.amax(1, keepdim=True))
+    if batch > 1 and step > 0:
+        firsts = torch.arange(0, batch * step, step, dtype=torch.int32, device=query.device)
+        pages = pages.view(batch, queries, pages.shape[1]).add(firsts[:, None, None]).view(pages.shape)
+    return _Listed(keys, pages, lengths, (batch, queries))
 
 
 def _functions_of_indices(call):
