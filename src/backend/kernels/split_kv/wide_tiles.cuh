@@ -6,7 +6,7 @@
 #include "backend/kernels/hopper/tiles.cuh"
 #include "backend/kernels/split_kv/key_shares.cuh"
 
-static_assert(kTeams == 1 && kGroups == kValueGroups && kValueGroups == 2, "a warpgroup for each half of v");
+static_assert(kValueGroups == 1 || (kTeams == 1 && kGroups == 2 && kValueGroups == 2), "a warpgroup for each half");
 static_assert(kDimV % 64 == 0 && kKeys == 64, "a warpgroup's dims begin with a block of a swizzled tile");
 
 constexpr WideDecodeStorage kWideStorage{kDimQk, kCtaDimV, kQueries, kKeys, kStages, kThreads};
@@ -20,7 +20,7 @@ constexpr int kWideProducerRegisters = 72, kWideConsumerRegisters = 216;
 constexpr int kWeightsFull = kTurns, kWeightsEmpty = kTurns + 1;
 // Producers: all warps copy but the last one, which finds the tiles.
 constexpr int kCopierWarps = 3, kCopiers = 32 * kCopierWarps;
-static_assert(kProducers == kGroup && kCopiers + 32 == kProducers, "setmaxnreg is for whole warpgroups");
+static_assert(kProducers == 0 || (kProducers == kGroup && kCopiers + 32 == kGroup), "setmaxnreg is for warpgroups");
 
 // A tile of keys, as the warp that finds them tells the copiers, and these the consumers of its stage. A stage of v
 // beside one of k has nothing to tell.
