@@ -248,7 +248,7 @@ class PersistentSplitKvFaults : public ::testing::TestWithParam<PlantedFault> {}
 TEST_P(PersistentSplitKvFaults, AreSeen) {
   const checking::CheckCase test = paged_case({6, 8, 2, 8, 2000, 32, 16});
   const ProblemInputs inputs = inputs_of(test, {300, 0, 1900, 40, 5, 129});
-  const SplitKvShape shape = shape_of(test.problem, GetParam().rows, 3);
+  const SplitKvShape shape = shape_of(test.problem, GetParam().rows, 4);
   test::expect_right(check_of(test, inputs, shape));
   EXPECT_FALSE(check_of(test, inputs, shape, {.forward = GetParam().fault, .of_both = kOnce}).passed());
 }
@@ -257,7 +257,7 @@ const PlantedFault kPlantedFaults[] = {
     {"SharesThatOverlap",
      {"return first + count * part / parts;", "return first + (count * part + parts - 1) / parts - (part > 0);"}},
     {"EmptySequencesNotWritten", {"all.end > all.first ? all.end - all.first : 1", "all.end - all.first"}},
-    {"AnotherHeadsChunks", {"kv_head = tile / call.query_tiles", "kv_head = 0"}},
+    {"AnotherHeadsChunks", {"{b, kv_head, kv_head * call.group,", "{b, 0, 0 * call.group,"}},
     {"ChunksFromTheFirst", {"return {all.first + begin,", "return {all.first,"}},
     {"ChunksToTheLast", {"all.first + end < all.end ? all.first + end : all.end", "all.end"}},
     {"OnePlaceForBothPartials", {"(cta * kTeams + team) + (goes_on ? 1 : 0)", "(cta * kTeams + team)"}},
