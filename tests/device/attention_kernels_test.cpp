@@ -345,6 +345,8 @@ TEST_P(WideSplitKvAttentionKernels, AreRight) {
   const DeviceProperties device = cuda::describe_current_device();
   expect_right_in(split_kv_shapes(problem, device));
   expect_right_in(persistent_split_kv_shapes(problem, device));
+  if (device.compute_capability == kHopperCapability && wide_split_kv_objections(problem).empty())
+    expect_right_in(std::vector{wide_split_kv_shape(problem, device.multiprocessors), wide_split_kv_shape(problem, 3)});
 }
 INSTANTIATE_TEST_SUITE_P(Cases, WideSplitKvAttentionKernels, ::testing::ValuesIn(test::kWideDecodes));
 
