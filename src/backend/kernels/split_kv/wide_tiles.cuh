@@ -81,10 +81,10 @@ struct WideTiles {
   }
 };
 
-// Whether v is a view of k's first dims, so that a tile of k is one of v, too.
+// Whether v is a view of k's first dims, so that a tile of k is one of v, too. A wider v has dims that k's tiles lack.
 SCOREMOD_FUNCTION bool is_view_of_keys(const TensorArgument& k, const TensorArgument& v) {
-  return v.data == k.data && v.batch == k.batch && v.head == k.head && v.row == k.row && v.dim == k.dim &&
-         v.places == k.places && v.place_batch == k.place_batch && v.place_step == k.place_step;
+  return kCtaDimV <= kDimQk && v.data == k.data && v.batch == k.batch && v.head == k.head && v.row == k.row &&
+         v.dim == k.dim && v.places == k.places && v.place_batch == k.place_batch && v.place_step == k.place_step;
 }
 
 // A part of a stage is full when all copies and other writes before this are there.

@@ -1,6 +1,9 @@
 // Forwards of heads wider than 256: several launches write o's dims, each with a part of v's.
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -10,7 +13,11 @@
 #include "backend/kernels/portable/family.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/split_kv/family.hpp"
+#include "backend/memory_space.hpp"
+#include "base/float16.hpp"
 #include "compiler/pipeline.hpp"
+#include "problem/row_addressing.hpp"
+#include "problem/tensor_view.hpp"
 #include "support/attention_kernels_cases.hpp"
 #include "support/check_report.hpp"
 #include "support/emulated_attention.hpp"
@@ -91,6 +98,42 @@ TEST(WideHeadParts, AreSeenAtAWrongPlace) {
   const test::EmulatedFaults fault{.forward = {"kDimV = 176", "kDimV = 160"}};
   EXPECT_FALSE(test::check_emulated(test, random_inputs(test.problem), shape_of, fault).passed());
   test::expect_right(test::check_emulated(test, random_inputs(test.problem), shape_of));
+}
+
+/// A decode's outputs where k and v are views of one memory, or of two copies of it.
+std::vector<std::uint16_t> shared_outputs(std::int64_t dim_qk, std::int64_t dim_v, bool copies) {
+  AttentionProblem problem = test::check_case({"", 4, 1, 150, dim_qk, dim_v}).problem;
+  problem.sink = Sink::kNone;
+  problem.stats = problem.max_logit = false;
+  problem.operands.clear();
+  problem.program = Program::parse("value = score");
+  const auto wider = dim_qk > dim_v ? problem::TensorRole::kK : problem::TensorRole::kV;
+  const Strides rows = problem::RowAddressing(problem, wider).strides();
+  (dim_qk > dim_v ? problem.v : problem.k).strides = rows;
+  std::vector<std::uint16_t> numbers(problem::bytes_of(problem, wider) / 2), q(4 * 2 * dim_qk),
+      o(4 * 2 * dim_v, 0x7fff);
+  std::mt19937 random(static_cast<unsigned>(test::test_seed()));
+  for (std::vector<std::uint16_t>* tensor : {&numbers, &q})
+    for (std::uint16_t& number : *tensor) number = encode_bf16(static_cast<float>(random() % 2001) / 1000.0F - 1.0F);
+  const std::vector<std::uint16_t> copied = numbers;
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  const test::EmulatedKernels kernels(compiled, Direction::kForward, wide_split_kv_shape(problem, 2));
+  const OwnedMemory workspace(host_memory(), kernels.kernels().workspace_bytes());
+  ForwardTensors tensors;
+  tensors.q = q.data();
+  tensors.k = numbers.data();
+  tensors.v = copies ? copied.data() : numbers.data();
+  tensors.o = o.data();
+  CallParameters parameters;
+  parameters.scale = problem.effective_scale();
+  kernels.run(kernels.kernels().arguments(tensors, parameters, static_cast<std::byte*>(workspace.data())), 1);
+  return o;
+}
+
+TEST(WideDecodeViews, ReadsWhatIsThereWhereKeysAndValuesShareMemory) {
+  EXPECT_EQ(shared_outputs(576, 512, false), shared_outputs(576, 512, true)) << "values are a part of the keys";
+  EXPECT_EQ(shared_outputs(512, 512, false), shared_outputs(512, 512, true)) << "values are the keys";
+  EXPECT_EQ(shared_outputs(64, 512, false), shared_outputs(64, 512, true)) << "keys are a part of the values";
 }
 
 /// The checks above would see what no warpgroup waits for, or has of another one.
