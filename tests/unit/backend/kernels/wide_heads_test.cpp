@@ -110,8 +110,9 @@ std::vector<std::uint16_t> shared_outputs(std::int64_t dim_qk, std::int64_t dim_
   const auto wider = dim_qk > dim_v ? problem::TensorRole::kK : problem::TensorRole::kV;
   const Strides rows = problem::RowAddressing(problem, wider).strides();
   (dim_qk > dim_v ? problem.v : problem.k).strides = rows;
-  std::vector<std::uint16_t> numbers(problem::bytes_of(problem, wider) / 2), q(4 * 2 * dim_qk),
-      o(4 * 2 * dim_v, 0x7fff);
+  const auto numbers_of = [&](problem::TensorRole role) { return problem::bytes_of(problem, role) / 2; };
+  std::vector<std::uint16_t> numbers(numbers_of(wider)), q(numbers_of(problem::TensorRole::kQ)),
+      o(numbers_of(problem::TensorRole::kO), 0x7fff);
   std::mt19937 random(static_cast<unsigned>(test::test_seed()));
   for (std::vector<std::uint16_t>* tensor : {&numbers, &q})
     for (std::uint16_t& number : *tensor) number = encode_bf16(static_cast<float>(random() % 2001) / 1000.0F - 1.0F);
@@ -126,7 +127,7 @@ std::vector<std::uint16_t> shared_outputs(std::int64_t dim_qk, std::int64_t dim_
   tensors.o = o.data();
   CallParameters parameters;
   parameters.scale = problem.effective_scale();
-  kernels.run(kernels.kernels().arguments(tensors, parameters, static_cast<std::byte*>(workspace.data())), 1);
+  kernels.run(kernels.kernels().arguments(tensors, parameters, workspace.data()), 1);
   return o;
 }
 
