@@ -89,7 +89,7 @@ class _Listed(NamedTuple):
         def is_key(b, h, q_idx, kv_idx):
             return keys[b, kv_idx] >= 0
 
-        if score_mod is None and mask_mod is None:
+        if all(each is None for each in (score_mod, mask_mod)):
             return None, is_key
         of_batch, of_query = _indices_of_rows(*self.sizes, keys.device)
 
