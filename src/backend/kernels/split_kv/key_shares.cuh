@@ -160,6 +160,20 @@ struct OpenParts {
   }
 };
 
+// A CTA's share of all chunks. No share is empty: with fewer chunks than CTAs the last ones have none, and parts.cta is
+// not below parts.ctas.parts.
+SCOREMOD_FUNCTION OpenParts share_of_cta(const AttentionArguments& call, const long long* sums, int cta) {
+  const long long total = all_chunks(call, sums);
+  OpenParts parts;
+  parts.cta = cta;
+  parts.floats = (rows_of_head(call) < kQueries ? rows_of_head(call) : kQueries) * kPartRow;
+  parts.ctas = {0, total, total < call.blocks ? (int)total : call.blocks};
+  if (cta >= parts.ctas.parts) return parts;
+  const long long first = parts.ctas.first_of(cta), count = parts.end() - first;
+  parts.teams = {first, count, count < kTeams ? (int)count : kTeams};
+  return parts;
+}
+
 // A row's partials, in ascending order: that of the last share lies elsewhere if the tile ends there.
 struct PartList {
   const float* first;

@@ -97,16 +97,8 @@ SCOREMOD_KERNEL(kThreads, kBlocks) split_kv_persistent_decode(SCOREMOD_ARGUMENT 
     not_finite[threadIdx.x] = 0;
   }
   add_up_chunks(call, sums);
-  const long long total = all_chunks(call, sums);
-  // No share is empty.
-  const int ctas = total < call.blocks ? (int)total : call.blocks, cta = blockIdx.x;
-  if (cta >= ctas) return;
-  OpenParts parts;
-  parts.cta = cta;
-  parts.floats = (rows_of_head(call) < kQueries ? rows_of_head(call) : kQueries) * kPartRow;
-  parts.ctas = {0, total, ctas};
-  const long long first = parts.ctas.first_of(cta), count = parts.ctas.first_of(cta + 1) - first;
-  parts.teams = {first, count, count < kTeams ? (int)count : kTeams};
+  const OpenParts parts = share_of_cta(call, sums, blockIdx.x);
+  if (parts.cta >= parts.ctas.parts) return;
   const TeamTiles tiles((Half*)(shared + kAt.q + team * kAt.q_tile.bytes),
                         (KeyElement*)(shared + kAt.rings + team * kAt.ring_bytes));
   if (team < parts.teams.parts)

@@ -280,14 +280,8 @@ SCOREMOD_KERNEL(kThreads + kProducers, 1) hopper_wide_decode(SCOREMOD_ARGUMENT p
   if (threadIdx.x == kThreads) tiles.begin();
   if (!copies) add_up_chunks(call, sums);
   cta_sync();
-  const long long total = all_chunks(call, sums);
-  const int ctas = total < call.blocks ? (int)total : call.blocks, cta = blockIdx.x;
-  if (cta >= ctas) return;
-  OpenParts parts;
-  parts.cta = cta;
-  parts.floats = (rows_of_head(call) < kQueries ? rows_of_head(call) : kQueries) * kPartRow;
-  parts.ctas = {0, total, ctas};
-  parts.teams = {parts.ctas.first_of(cta), parts.ctas.first_of(cta + 1) - parts.ctas.first_of(cta), 1};
+  const OpenParts parts = share_of_cta(call, sums, blockIdx.x);
+  if (parts.cta >= parts.ctas.parts) return;
   if (copies) {
     setmaxnreg_dec<kWideProducerRegisters>();
     const int warp = uniform((threadIdx.x - kThreads) / 32);

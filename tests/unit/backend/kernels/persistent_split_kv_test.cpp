@@ -284,7 +284,8 @@ TEST(PersistentSplitKvFaultsDeathTest, AreSeen) {
     const checking::CheckCase test = paged_case({3, 4, 2, 1, 300, 32, 16});
     check_of(test, inputs_of(test, {300, 20, 90}), shape_of(test.problem, 16, 2), {.forward = {text, instead}});
   };
-  EXPECT_DEATH(run("  if (cta >= ctas) return;\n", "  if (team > 3) return;\n"), "threads wait for each other forever");
+  EXPECT_DEATH(run("  if (parts.cta >= parts.ctas.parts) return;\n", "  if (team > 3) return;\n"),
+               "threads wait for each other forever");
 }
 
 TEST(PersistentSplitKvShapes, AreForLengthsInDeviceMemory) {
