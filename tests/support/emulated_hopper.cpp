@@ -32,6 +32,7 @@ void write_emulated_maps(const AttentionProblem& problem, ArgumentBytes& argumen
                           {tensor->dim, tensor->row, tensor->head, tensor->batch},
                           static_cast<std::int64_t>(size_of(problem.dtype))};
     std::memcpy(arguments.maps().bytes[number++], &map, sizeof(map));
+    if (tensor->aligned != 0) tensor->aligned = backend::kernels::device::kMappedRows;
   }
 }
 

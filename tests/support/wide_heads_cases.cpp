@@ -22,8 +22,9 @@ checking::CheckCase check_case(const WideCase& from) {
   p.max_logit = true;
   p.sink = Sink::kLearned;
   p.program = Program::parse(from.program);
-  if (from.paged) {
-    p.paged = PagedKeys{.block_size = 16, .blocks = 9, .blocks_per_sequence = (from.seq_kv + 15) / 16};
+  if (from.page > 0) {
+    p.paged = PagedKeys{
+        .block_size = from.page, .blocks = 9, .blocks_per_sequence = (from.seq_kv + from.page - 1) / from.page};
     p.lengths.kv = true;
   }
   if (from.unaligned) {

@@ -17,7 +17,7 @@ struct WideCase {
   DType dtype = DType::kBF16;
   const char* program = "value = score";
   bool unaligned = false;  ///< rows of v and o begin at odd elements
-  bool paged = false;
+  std::int64_t page = 0;   ///< rows of a page, where keys are paged
   std::optional<DType> dtype_kv = std::nullopt;
 };
 checking::CheckCase check_case(const WideCase& from);
@@ -35,15 +35,18 @@ inline constexpr WideCase kWideDecodes[] = {
     // Latent attention: 512 dims of each key are its value.
     {"a latent cache", 16, 1, 330, 576, 512},
     {"two queries at the end", 8, 2, 200, 576, 512, DType::kBF16, "value = score; keep = kv_idx <= q_idx + 198"},
-    {"pages", 4, 1, 100, 512, 512, DType::kF16, "value = score", false, true},
+    {"pages", 4, 1, 100, 512, 512, DType::kF16, "value = score", false, 16},
     {"parts that overlap", 4, 1, 130, 64, 300},
-    {"FP8 keys", 4, 1, 200, 512, 512, DType::kBF16, "value = score", false, false, DType::kE4M3},
+    {"FP8 keys", 4, 1, 200, 512, 512, DType::kBF16, "value = score", false, 0, DType::kE4M3},
     {"two tiles of rows", 128, 1, 210, 576, 512},
     {"rows of two queries in the last tile", 24, 3, 140, 320, 384, DType::kF16,
      "value = 20.0 * tanh(score / 20.0); keep = kv_idx <= q_idx + 137"},
     {"rows of v at odd elements", 4, 1, 130, 576, 512, DType::kBF16, "value = score", true},
-    {"few dims of k", 8, 1, 150, 40, 512, DType::kBF16, "value = score", false, true},
-    {"unaligned FP8 parts", 4, 1, 130, 320, 300, DType::kBF16, "value = score", false, false, DType::kE5M2},
+    {"few dims of k", 8, 1, 150, 40, 512, DType::kBF16, "value = score", false, 16},
+    {"pages that TMA loads", 16, 2, 600, 576, 512, DType::kBF16, "value = score; keep = kv_idx <= q_idx + 590", false, 64},
+    {"a window over pages of half a tile", 8, 1, 400, 512, 384, DType::kF16,
+     "value = score; keep = kv_idx > 90 & kv_idx < 310", false, 32},
+    {"unaligned FP8 parts", 4, 1, 130, 320, 300, DType::kBF16, "value = score", false, 0, DType::kE5M2},
 };
 
 }  // namespace scoremod::test

@@ -91,7 +91,7 @@ class LoadedKernels {
           "compile once for each context");
     }
     ArgumentBytes argument = call_.arguments(tensors, parameters, cuda::aligned(workspace).data());
-    if (call_.is_mapped()) write_tensor_maps(call_.problem(), call_.cache_lines(), argument);
+    if (call_.is_mapped()) write_tensor_maps(call_, argument);
     if (!is_once_done_.load(std::memory_order_acquire)) follow_once(parameters.stream);
     for (std::size_t i = 0; i < loaded_.size(); ++i) {
       const KernelLaunch& launch = call_.launches()[i];
@@ -164,13 +164,15 @@ std::array<MappedTensor, TensorMaps::kCount> mapped_tensors(const AttentionProbl
           {&call.copied, copied}};
 }
 
-void write_tensor_maps(const AttentionProblem& problem, CacheLines lines, ArgumentBytes& arguments) {
+void write_tensor_maps(const KernelCall& call, ArgumentBytes& arguments) {
+  const int without = call.maps() == Maps::kOptional ? device::kAlignedRows : 0;
   std::size_t number = 0;
-  for (const MappedTensor& mapped : mapped_tensors(problem, arguments.call())) {
+  for (const MappedTensor& mapped : mapped_tensors(call.problem(), arguments.call())) {
     auto& map = arguments.maps().bytes[number++];
     device::TensorArgument& tensor = *mapped.tensor;
     if (tensor.data == nullptr || tensor.aligned == 0) continue;
-    tensor.aligned = write_map(problem.dtype, mapped.shape, tensor, lines, map) ? 1 : 0;
+    const bool has_map = write_map(call.problem().dtype, mapped.shape, tensor, call.cache_lines(), map);
+    tensor.aligned = has_map ? device::kMappedRows : without;
   }
 }
 

@@ -6,6 +6,10 @@
 /// The place_step of a ragged tensor. A paged one's is never negative, so that it tells ragged queries from paged keys.
 constexpr long long kOffsetsStep = -1;
 
+/// Values of TensorArgument::aligned: rows lie densely and every row begins at a multiple of 16 bytes; and there is a
+/// tensor map of them, too.
+constexpr int kAlignedRows = 1, kMappedRows = 2;
+
 /// A tensor of four dimensions; strides are in elements. A varlen tensor packs all batches one after the other. In a
 /// paged KV cache `batch` is the stride between pages; RowsOf of shared/rows.cuh finds the rows.
 struct TensorArgument {
@@ -14,7 +18,7 @@ struct TensorArgument {
   const int* places;                  ///< a ragged tensor's offsets, or a paged one's page table; else null
   long long place_batch, place_step;  ///< from a batch's place to the next batch's, from a block's to the next one's
   int count;                          ///< of all tokens, or of the pages of a paged KV cache
-  int aligned;                        ///< rows lie densely and every row begins at a multiple of 16 bytes
+  int aligned;                        ///< kAlignedRows or kMappedRows, or 0
 };
 
 /// An operand of the program; dimensions in the order of its declaration. One of size 1 has stride 0.

@@ -152,6 +152,8 @@ class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
     layout.tags_calls = shape().splits > 1 || persistent;
     // These kernels are memory-bound; others were measured with 256 only.
     if (hopper) layout.cache_lines = CacheLines::k128Bytes;
+    if (shape().wide)
+      layout.maps = p.paged && p.paged->block_size % kHopperBoxRows != 0 ? Maps::kUnused : Maps::kOptional;
     const std::int64_t tiles = layout.query_tiles * p.batch * p.heads_kv;
     if (layout.tags_calls) {
       layout.add_workspace(&device::AttentionArguments::parts, split_kv_part_bytes(shape(), p));
@@ -163,7 +165,7 @@ class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
                                : persistent ? "split_kv_persistent_decode"
                                             : "split_kv_decode";
     const KernelLaunch launch{kernel, persistent ? layout.blocks : tiles * shape().splits, shape().threads(),
-                              split_kv_shared_bytes(shape(), p.dim_qk, p.dim_v), hopper && !shape().wide};
+                              split_kv_shared_bytes(shape(), p.dim_qk, p.dim_v), hopper};
     if (shape().wide)
       layout.add_launch(launch);
     else

@@ -195,11 +195,11 @@ SCOREMOD_FUNCTION PartList parts_of_ctas(const AttentionArguments& call, const O
   return {parts.of_cta(call, first, true) + row * kPartRow, last - first + 1, parts.floats, true};
 }
 
-// Merges rows 0 to `count`, each of list_of(row); a list without parts is passed over. A warp merges several at once,
-// because each waits for memory twice.
+// Merges rows 0 to `count`, each of list_of(row). A list without parts is passed over, but names memory that may be
+// read. A warp merges several rows at once, and has loads of all in flight, because each waits for memory twice.
 template <class ListOf, class Store>
 SCOREMOD_FUNCTION void merge_lists(int count, const ListOf& list_of, const Store& store) {
-  constexpr int kAtOnce = 4;
+  constexpr int kAtOnce = MergedRow::kFours > 2 ? 2 : 4;
 #pragma unroll 1
   for (int first = threadIdx.x / 32; first < count; first += kAtOnce * kWarps) {
     MergedRow rows[kAtOnce];
@@ -208,20 +208,25 @@ SCOREMOD_FUNCTION void merge_lists(int count, const ListOf& list_of, const Store
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int row = first + i * kWarps;
-      lists[i] = row < count ? list_of(row) : PartList{nullptr, 0, 0, false};
+      lists[i] = list_of(row < count ? row : first);
+      if (row >= count) lists[i].count = 0;
       rows[i].clear();
       most = larger(most, lists[i].count);
     }
-#pragma unroll 2
+#pragma unroll 1
     for (int part = 0; part < most; ++part)
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i)
-        if (part < lists[i].count) rows[i].look_at(lists[i].at(part));
-#pragma unroll 2
+      for (int i = 0; i < kAtOnce; ++i) {
+        const bool there = part < lists[i].count;
+        rows[i].look_at(lists[i].at(there ? part : 0), there);
+      }
+#pragma unroll 1
     for (int part = 0; part < most; ++part)
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i)
-        if (part < lists[i].count) rows[i].add(lists[i].at(part));
+      for (int i = 0; i < kAtOnce; ++i) {
+        const bool there = part < lists[i].count;
+        rows[i].add(lists[i].at(there ? part : 0), there);
+      }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
       if (lists[i].count > 0) store(first + i * kWarps, rows[i]);
@@ -242,7 +247,8 @@ SCOREMOD_FUNCTION void merge_teams(const Arguments& p, const OpenParts& parts, c
   merge_lists((kTeams + 1) * rows,
               [&](int i) {
                 const OpenTile& tile = tiles[i / rows];
-                if (tile.own.b < 0 || i % rows >= rows_of_tile(call, tile.own)) return PartList{nullptr, 0, 0, false};
+                if (tile.own.b < 0 || i % rows >= rows_of_tile(call, tile.own))
+                  return PartList{call.parts, 0, 0, false};
                 return parts_of_teams(call, parts, tile, i % rows);
               },
               [&](int i, const MergedRow& merged) {

@@ -57,30 +57,45 @@ SCOREMOD_FUNCTION void store_part(const SoftmaxRows& rows, float* to, int count 
     }
 }
 
-// One row of several parts that a warp adds up: a thread has every 32nd output. All parts are looked at before the
-// first is added.
-struct MergedRow {
-  static constexpr int kOutputs = (kCtaDimV + 31) / 32;
-  float reference, sum, largest, output[kOutputs];
+// Four neighbours in a row of a partial.
+struct alignas(16) FourFloats {
+  float at[4];
+};
 
+// One row of several parts that a warp adds up: a thread has every 32nd four of its outputs. All parts are looked at
+// before the first is added. The code is short, because a CTA runs it once: waits for instructions would be longer
+// than those for memory.
+struct MergedRow {
+  static constexpr int kFours = (kCtaDimV + 127) / 128;
+  float reference, sum, largest;
+  FourFloats output[kFours];
+
+  // The first dim of the thread's i-th four, and whether the row has it.
+  SCOREMOD_MEMBER static int dim_of_four(int i) { return (threadIdx.x % 32 + 32 * i) * 4; }
+  SCOREMOD_MEMBER static bool has_four(int i) { return kCtaDimV % 128 == 0 || dim_of_four(i) < padded(kCtaDimV); }
   SCOREMOD_MEMBER void clear() {
     reference = largest = -infinity();
     sum = 0.0f;
 #pragma unroll
-    for (int j = 0; j < kOutputs; ++j) output[j] = 0.0f;
+    for (int i = 0; i < kFours; ++i) output[i] = {};
   }
-  // `row` is of a part.
-  SCOREMOD_MEMBER void look_at(const float* row) {
-    reference = fmaxf(reference, row[kPartTerms]);
-    largest = fmaxf(largest, row[kPartTerms + 2]);
+  // `row` is of a part. One that is not `there` is read, so that nothing waits for a branch, and counts for nothing.
+  SCOREMOD_MEMBER void look_at(const float* row, bool there = true) {
+    const float of_part = row[kPartTerms], largest_of_part = row[kPartTerms + 2];
+    reference = fmaxf(reference, there ? of_part : -infinity());
+    largest = fmaxf(largest, there ? largest_of_part : -infinity());
   }
-  SCOREMOD_MEMBER void add(const float* row) {
-    const int lane = threadIdx.x % 32;
-    const float factor = exp2_of(row[kPartTerms] - (reference == -infinity() ? 0.0f : reference));
+  SCOREMOD_MEMBER void add(const float* row, bool there = true) {
+    const float weight = exp2_of(row[kPartTerms] - (reference == -infinity() ? 0.0f : reference));
+    const float factor = there ? weight : 0.0f;
     sum = multiply_add(row[kPartTerms + 1], factor, sum);
 #pragma unroll
-    for (int j = 0; j < kOutputs; ++j)
-      if (lane + 32 * j < kCtaDimV) output[j] = multiply_add(row[lane + 32 * j], factor, output[j]);
+    for (int i = 0; i < kFours; ++i) {
+      if (!has_four(i)) continue;
+      const FourFloats of_part = *(const FourFloats*)(row + dim_of_four(i));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) output[i].at[j] = multiply_add(of_part.at[j], factor, output[i].at[j]);
+    }
   }
   // `row` is of the first part, and the same of the next is kPartFloats from there.
   template <int kParts>
@@ -94,8 +109,8 @@ struct MergedRow {
   SCOREMOD_MEMBER void store(float* row) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int j = 0; j < kOutputs; ++j)
-      if (lane + 32 * j < kCtaDimV) row[lane + 32 * j] = output[j];
+    for (int i = 0; i < kFours; ++i)
+      if (has_four(i)) *(FourFloats*)(row + dim_of_four(i)) = output[i];
     if (lane < 3) row[kPartTerms + lane] = lane == 0 ? reference : lane == 1 ? sum : largest;
   }
 };
@@ -113,13 +128,25 @@ SCOREMOD_FUNCTION bool store_merged(const Arguments& p, const MergedRow& row, in
   const float factor = dropped(call, close_row(kSink ? sink_of(p, h) : -infinity(), row.reference, sum, lse), true) /
                        sum * value_factor(p, h / call.group);
   const RowsOf<Output> to = rows_of<Output>(call.o, b, h);
+  Output* const to_row = to.at(q);
   bool not_finite = !is_finite(sum);
 #pragma unroll
-  for (int j = 0; j < MergedRow::kOutputs; ++j) {
-    const int dim = lane + 32 * j;
-    if (dim >= kCtaDimV) continue;
-    not_finite = not_finite || !is_finite(row.output[j]);
-    store_element(to.at(q) + dim * to.dim, sum == 0.0f ? 0.0f : row.output[j] * factor);
+  for (int i = 0; i < MergedRow::kFours; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; j += 2) {
+      const int dim = MergedRow::dim_of_four(i) + j;
+      if (kCtaDimV % 128 != 0 && dim >= kCtaDimV) continue;
+      const bool is_pair = kCtaDimV % 2 == 0 || dim + 1 < kCtaDimV;
+      const float first = row.output[i].at[j], second = is_pair ? row.output[i].at[j + 1] : 0.0f;
+      not_finite = not_finite || !is_finite(first) || !is_finite(second);
+      const float low = sum == 0.0f ? 0.0f : first * factor, high = sum == 0.0f ? 0.0f : second * factor;
+      if (to.aligned && is_pair) {
+        store_pair(to_row + dim, low, high);
+        continue;
+      }
+      store_element(to_row + dim * to.dim, low);
+      if (is_pair) store_element(to_row + (dim + 1) * to.dim, high);
+    }
   }
   if (lane == 0) store_row_terms(p, b, h, q, lse, row.largest);
   return not_finite;

@@ -271,13 +271,14 @@ SCOREMOD_FUNCTION void consume(const Arguments& p, const WideTiles& tiles, const
     if (tiles.not_finite[i] != 0) rows_again(p, tiles.open_tiles[i].own, (float*)tiles.weights, ConsumerThreads());
 }
 
-SCOREMOD_KERNEL(kThreads + kProducers, 1) hopper_wide_decode(SCOREMOD_ARGUMENT p) {
+SCOREMOD_KERNEL(kThreads + kProducers, 1) hopper_wide_decode(SCOREMOD_MAPPED_ARGUMENT all) {
   SCOREMOD_SHARED(unaligned);
+  const Arguments& p = all.rest;
   const AttentionArguments& call = p.call;
   const WideTiles tiles(aligned_tiles(unaligned));
   long long* const sums = (long long*)tiles.weights;
   const bool copies = threadIdx.x >= kThreads;
-  if (threadIdx.x == kThreads) tiles.begin();
+  if (threadIdx.x == kThreads) tiles.begin(all);
   if (!copies) add_up_chunks(call, sums);
   cta_sync();
   const OpenParts parts = share_of_cta(call, sums, blockIdx.x);
@@ -286,7 +287,7 @@ SCOREMOD_KERNEL(kThreads + kProducers, 1) hopper_wide_decode(SCOREMOD_ARGUMENT p
     setmaxnreg_dec<kWideProducerRegisters>();
     const int warp = uniform((threadIdx.x - kThreads) / 32);
     if (warp < kCopierWarps)
-      copy_tiles(p, tiles);
+      load_tiles(all, tiles);
     else if (warp == kCopierWarps)
       find_tiles(p, tiles, parts);
   } else {

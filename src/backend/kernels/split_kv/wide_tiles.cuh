@@ -1,6 +1,6 @@
-// Producers of hopper_wide_decode. One warp finds the tiles of keys, and the others gather their rows by cp.async, of
-// any layout: a page may have a single token. Where v is a view of k's first dims, as in multi-head latent attention,
-// each tile is loaded once.
+// Producers of hopper_wide_decode. One warp finds the tiles of keys, and the others load their rows: by TMA where a box
+// of rows lies in one piece, else by cp.async, of any layout: a page may have a single token. Where v is a view of k's
+// first dims, as in multi-head latent attention, each tile is loaded once.
 #pragma once
 
 #include "backend/kernels/hopper/tiles.cuh"
@@ -37,6 +37,19 @@ struct PieceStep : Step {
 };
 static_assert(sizeof(PieceStep) <= kWideStorage.step_bytes, "as storage.cuh has it");
 
+// Whether v is a view of k's first dims, so that a tile of k is one of v, too. A wider v has dims that k's tiles lack.
+SCOREMOD_FUNCTION bool is_view_of_keys(const TensorArgument& k, const TensorArgument& v) {
+  return kCtaDimV <= kDimQk && v.data == k.data && v.batch == k.batch && v.head == k.head && v.row == k.row &&
+         v.dim == k.dim && v.places == k.places && v.place_batch == k.place_batch && v.place_step == k.place_step;
+}
+
+// Whether TMA loads the tiles that have all their rows. Its boxes have rows of one page.
+SCOREMOD_FUNCTION bool loads_by_tma(const AttentionArguments& call) {
+  constexpr bool kBoxesFit = !kPaged || kBlockRows % kBoxRows == 0;
+  return kBoxesFit && call.k.aligned == kMappedRows &&
+         (call.v.aligned == kMappedRows || is_view_of_keys(call.k, call.v));
+}
+
 // A CTA's shared memory.
 struct WideTiles {
   static constexpr int kTileBytes = kWideStorage.key_tile.bytes;
@@ -65,10 +78,13 @@ struct WideTiles {
     not_finite = (int*)(shared + kAt.not_finite);
   }
   SCOREMOD_MEMBER Half* stage(int number) const { return ring + number * (kTileBytes / 2); }
-  // By one thread. Each copier arrives when its copies are there, and each of their warps by itself.
-  SCOREMOD_MEMBER void begin() const {
+  // By one thread. Each copier arrives when its copies are there, and each of their warps by itself. Where TMA loads
+  // tiles, only the warps do.
+  SCOREMOD_MEMBER void begin(const MappedArguments& all) const {
+    const bool by_tma = loads_by_tma(all.rest.call);
+    if (by_tma) fetch_map(&all.k);
     for (int i = 0; i < kStages; ++i) {
-      mbarrier_init(full + i, kCopiers + kCopierWarps);
+      mbarrier_init(full + i, by_tma ? kCopierWarps : kCopiers + kCopierWarps);
       mbarrier_init(empty + i, kWarps);
       mbarrier_init(found_full + i, 1);
       mbarrier_init(found_empty + i, kCopierWarps);
@@ -81,18 +97,47 @@ struct WideTiles {
   }
 };
 
-// Whether v is a view of k's first dims, so that a tile of k is one of v, too. A wider v has dims that k's tiles lack.
-SCOREMOD_FUNCTION bool is_view_of_keys(const TensorArgument& k, const TensorArgument& v) {
-  return kCtaDimV <= kDimQk && v.data == k.data && v.batch == k.batch && v.head == k.head && v.row == k.row &&
-         v.dim == k.dim && v.places == k.places && v.place_batch == k.place_batch && v.place_step == k.place_step;
-}
+// Loads a tile whose rows are all there by TMA, each copier warp some of its blocks of 64 dims. Places are looked up
+// before.
+struct MappedRows {
+  static constexpr int kBoxes = kKeys / kBoxRows;
 
-// A part of a stage is full when all copies and other writes before this are there.
-SCOREMOD_FUNCTION void fill_done(Barrier* full) {
+  int batch[kBoxes], row[kBoxes];
+
+  SCOREMOD_MEMBER void look_up(const TensorArgument& tensor, const Step& step) {
+#pragma unroll
+    for (int i = 0; i < kBoxes; ++i) {
+      batch[i] = step.b;
+      row[i] = step.tile / 2 * kKeys + i * kBoxRows;
+      if (kPaged) {
+        const int* const page = tensor.places + step.b * tensor.place_batch + row[i] / kBlockRows * tensor.place_step;
+        batch[i] = clamped(*page, 0, tensor.count - 1);
+        row[i] %= kBlockRows;
+      } else if (kRaggedKeys && tensor.places != nullptr) {
+        batch[i] = 0;
+        row[i] += tokens_of(tensor, step.b).first;
+      }
+    }
+  }
+  template <int kDim>
+  SCOREMOD_MEMBER void load(Half* tile, const TensorMap& map, Barrier* full, int kv_head) const {
+    if (threadIdx.x % 32 != 0) return;
+    const int warp = (threadIdx.x - kThreads) / 32;
+    arrive_and_expect(full, (blocks_of(kDim) - warp + kCopierWarps - 1) / kCopierWarps * kKeys * 128);
+    for (int block = warp; block < blocks_of(kDim); block += kCopierWarps)
+#pragma unroll
+      for (int i = 0; i < kBoxes; ++i)
+        tma_load(tile + (block * kKeys + i * kBoxRows) * 64, &map, full, block * 64, row[i], kv_head, batch[i]);
+  }
+};
+
+// A stage is full when all copies and other writes before this are there.
+SCOREMOD_FUNCTION void fill_done(Barrier* full, bool by_tma) {
+  if (by_tma) wait_for_copies();
   fence_proxy_async();
   warp_barrier();
   if (threadIdx.x % 32 == 0) arrive(full);
-  arrive_after_copies(full);
+  if (!by_tma) arrive_after_copies(full);
 }
 
 // Loads rows of a tile of keys into a swizzled tile, by all copiers. Eight lanes copy a row, 128 bytes at a time, and a
@@ -193,31 +238,46 @@ SCOREMOD_FUNCTION void find_tiles(const Arguments& p, const WideTiles& tiles, co
   }
 }
 
-// The places of the next tile's rows are looked up before there is room for it.
-SCOREMOD_FUNCTION void copy_tiles(const Arguments& p, const WideTiles& tiles) {
-  const AttentionArguments& call = p.call;
-  const bool is_view = is_view_of_keys(call.k, call.v);
+// Loads k's or v's rows of a step into the next stage of the ring, by all copiers. `waited` is called when there is
+// room for it. The places of rows to gather are looked up before.
+template <int kDim, class Waited>
+SCOREMOD_FUNCTION void fill_stage(const WideTiles& tiles, Ring<kStages>& ring, const TensorArgument& tensor,
+                                  const TensorMap& map, const Step& step, int keys, bool by_tma,
+                                  const Waited& waited) {
+  Barrier* const full = tiles.full + ring.stage;
+  const bool has_keys = step.tile >= 0, is_whole = has_keys && (step.tile / 2 + 1) * kKeys <= keys;
+  if (by_tma && is_whole) {
+    MappedRows rows;
+    rows.look_up(tensor, step);
+    mbarrier_wait(tiles.empty + ring.stage, ring.phase ^ 1);
+    waited();
+    rows.load<kDim>(tiles.stage(ring.stage), map, full, step.kv_head);
+  } else {
+    GatheredRows rows;
+    if (has_keys) rows.look_up(tensor, step, keys);
+    mbarrier_wait(tiles.empty + ring.stage, ring.phase ^ 1);
+    waited();
+    if (has_keys) rows.copy<kDim>(tiles.stage(ring.stage), tensor, step);
+    fill_done(full, by_tma);
+  }
+  ring.advance();
+}
+
+SCOREMOD_FUNCTION void load_tiles(const MappedArguments& all, const WideTiles& tiles) {
+  const AttentionArguments& call = all.rest.call;
+  const bool is_view = is_view_of_keys(call.k, call.v), by_tma = loads_by_tma(call);
   Ring<kStages> ring;
   for (Ring<kStages> found;; found.advance()) {
     mbarrier_wait(tiles.found_full + found.stage, found.phase);
-    const PieceStep& all = tiles.found[found.stage];
-    const Step step = all;
+    const PieceStep& given = tiles.found[found.stage];
+    const Step step = given;
     const int keys = step.tile < 0 ? 0 : keys_of(call, step.b);
-    GatheredRows rows;
-    if (step.tile >= 0) rows.look_up(call.k, step, keys);
-    mbarrier_wait(tiles.empty + ring.stage, ring.phase ^ 1);
-    if (threadIdx.x == kThreads) tiles.steps[ring.stage] = all;
-    consumer_release(tiles.found_empty + found.stage);
-    if (step.tile >= 0) rows.copy<kDimQk>(tiles.stage(ring.stage), call.k, step);
-    fill_done(tiles.full + ring.stage);
-    ring.advance();
+    fill_stage<kDimQk>(tiles, ring, call.k, all.k, step, keys, by_tma, [&] {
+      if (threadIdx.x == kThreads) tiles.steps[ring.stage] = given;
+      consumer_release(tiles.found_empty + found.stage);
+    });
     if (step.tile == Step::kEnd) break;
-    if (step.tile < 0 || is_view) continue;
-    rows.look_up(call.v, step, keys);
-    mbarrier_wait(tiles.empty + ring.stage, ring.phase ^ 1);
-    rows.copy<kCtaDimV>(tiles.stage(ring.stage), call.v, step);
-    fill_done(tiles.full + ring.stage);
-    ring.advance();
+    if (step.tile >= 0 && !is_view) fill_stage<kCtaDimV>(tiles, ring, call.v, all.v, step, keys, by_tma, [] {});
   }
   wait_for_copies();
 }

@@ -266,7 +266,9 @@ KernelCall::KernelCall(const compiler::CompiledProblem& problem, Direction direc
                })->values;
 }
 
-bool KernelCall::is_mapped() const { return std::ranges::any_of(launches(), &KernelLaunch::mapped); }
+bool KernelCall::is_mapped() const {
+  return maps() != Maps::kUnused && std::ranges::any_of(launches(), &KernelLaunch::mapped);
+}
 
 ArgumentBytes KernelCall::common_arguments(const CallParameters& parameters, std::span<const void* const> operands,
                                            std::byte* workspace) const {

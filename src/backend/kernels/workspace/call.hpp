@@ -104,6 +104,10 @@ struct KernelLaunch {
   }
 };
 
+/// Whether a mapped kernel can load tensors that have no tensor map only slowly, or as well by cp.async; or whether it
+/// needs none of the maps.
+enum class Maps : std::uint8_t { kExpected, kOptional, kUnused };
+
 /// How much L2 asks memory for when a TMA box lacks part of it (bench/NOTES.md).
 enum class CacheLines : std::uint8_t { k128Bytes, k256Bytes };
 
@@ -118,6 +122,7 @@ class CallLayout {
   bool tags_calls = false;                       ///< a call has an id, which tags counters that nobody clears
   std::optional<std::uint32_t> loaded_bias;      ///< the bias that TMA loads
   CacheLines cache_lines = CacheLines::k256Bytes;
+  Maps maps = Maps::kExpected;
 
   void add_launch(KernelLaunch launch) { launches_.push_back(std::move(launch)); }
   /// Adds a piece of a call's workspace, and has the arguments' pointer point to it.
@@ -176,7 +181,8 @@ class KernelCall {
   const AttentionProblem& problem() const { return problem_; }
   const std::vector<KernelLaunch>& launches() const { return layout_.launches(); }
   CacheLines cache_lines() const { return layout_.cache_lines; }
-  /// Whether a kernel takes tensor maps.
+  Maps maps() const { return layout_.maps; }
+  /// Whether a kernel takes tensor maps that it uses.
   bool is_mapped() const;
   /// The size of a workspace that is aligned to 16 bytes.
   std::size_t workspace_bytes() const { return layout_.workspace_bytes(); }
