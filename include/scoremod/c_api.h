@@ -163,7 +163,8 @@ typedef struct scoremod_backward_args {
 } scoremod_backward_args;
 
 /* A call that is made often, with other memory each time: its structs stand ready, and scoremod_attention_call puts
- * each address, with its bytes, into its buffer before it calls. Threads have structs of their own. */
+ * each address, with its bytes, into its buffer before it calls. Threads have structs of their own. An attention that
+ * leaves sizes open is called at `sizes`, as the one that scoremod_attention_at gives for them. */
 typedef struct scoremod_prepared_call {
   size_t struct_size;
   const scoremod_attention* attention;
@@ -172,7 +173,8 @@ typedef struct scoremod_prepared_call {
   scoremod_buffer* const* buffers; /* those of forward or backward, or of their operands and gradients */
   void* const* addresses;
   const size_t* bytes;
-  size_t count; /* of the three arrays above */
+  size_t count;                /* of the three arrays above */
+  const scoremod_sizes* sizes; /* NULL for an attention of fixed sizes */
 } scoremod_prepared_call;
 
 /* The library's version, such as "0.1.0". */
@@ -200,9 +202,9 @@ SCOREMOD_C_API scoremod_status scoremod_attention_get(const char* problem_json, 
                                                       scoremod_attention** attention, char** message);
 
 /* The attention for a call's sizes, if the problem leaves sizes open. Both functions above compile such a problem once;
- * only this function and scoremod_attention_problem take the open attention. The first sizes of a structure build
- * kernels; others run the same kernels, and take microseconds. The caller destroys *of_sizes. The open attention keeps
- * the most recent 1024, and may be destroyed before them. */
+ * only this function, scoremod_attention_call and scoremod_attention_problem take the open attention. The first sizes
+ * of a structure build kernels; others run the same kernels, and take microseconds. The caller destroys *of_sizes. The
+ * open attention keeps the most recent 1024, and may be destroyed before them. */
 SCOREMOD_C_API scoremod_status scoremod_attention_at(const scoremod_attention* attention, const scoremod_sizes* sizes,
                                                      scoremod_attention** of_sizes, char** message);
 

@@ -102,6 +102,7 @@ class PreparedCall(SizedStructure):
         ("backward", POINTER(BackwardArgs)),
         *[(name, c_void_p) for name in ("buffers", "addresses", "bytes")],
         ("count", c_size_t),
+        ("sizes", c_void_p),
     ]
 
 

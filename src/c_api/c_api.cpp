@@ -34,16 +34,29 @@ void create_open(const scoremod::AttentionProblem& problem, const scoremod_compi
                                                    scoremod::OpenAttention::compile(problem, convert(options)))};
 }
 
-void forward(const scoremod_attention* attention, const scoremod_forward_args* args) {
-  require(attention, "attention");
+void forward(const scoremod::Attention& attention, const scoremod_forward_args* args) {
   const auto call = convert(args);
-  of_fixed_sizes(attention)->forward(call.args, call.workspace);
+  attention.forward(call.args, call.workspace);
 }
 
-void backward(const scoremod_attention* attention, const scoremod_backward_args* args) {
-  require(attention, "attention");
+void backward(const scoremod::Attention& attention, const scoremod_backward_args* args) {
   const auto call = convert(args);
-  of_fixed_sizes(attention)->backward(call.args, call.workspace);
+  attention.backward(call.args, call.workspace);
+}
+
+/// The attention of a call's sizes. Throws Error(kInvalidArgument) for an attention of fixed sizes.
+std::shared_ptr<const scoremod::Attention> at(const scoremod_attention* attention, const scoremod_sizes* sizes) {
+  require(attention, "attention");
+  if (!attention->open)
+    scoremod::fail_argument(
+        "attention: expected one whose problem leaves sizes open (null), found one of fixed sizes; ",
+        "call it as it is");
+  return attention->open->at(convert(sizes));
+}
+
+void run(const scoremod::Attention& attention, const scoremod_prepared_call& call) {
+  if (call.forward != nullptr) return forward(attention, call.forward);
+  backward(attention, call.backward);
 }
 
 }  // namespace
@@ -105,13 +118,8 @@ scoremod_status scoremod_attention_at(const scoremod_attention* attention, const
                                       scoremod_attention** of_sizes, char** message) {
   if (of_sizes != nullptr) *of_sizes = nullptr;
   return guard(message, [&] {
-    require(attention, "attention");
     require(of_sizes, "of_sizes");
-    if (!attention->open)
-      scoremod::fail_argument(
-          "attention: expected one whose problem leaves sizes open (null), found one of fixed sizes; ",
-          "call it as it is");
-    *of_sizes = new scoremod_attention{attention->open->at(convert(sizes)), nullptr};
+    *of_sizes = new scoremod_attention{at(attention, sizes), nullptr};
   });
 }
 
@@ -167,12 +175,12 @@ scoremod_status scoremod_attention_backward_workspace_bytes(const scoremod_atten
 
 scoremod_status scoremod_attention_forward(const scoremod_attention* attention, const scoremod_forward_args* args,
                                            char** message) {
-  return guard(message, [&] { forward(attention, args); });
+  return guard(message, [&] { forward(*of_fixed_sizes(attention), args); });
 }
 
 scoremod_status scoremod_attention_backward(const scoremod_attention* attention, const scoremod_backward_args* args,
                                             char** message) {
-  return guard(message, [&] { backward(attention, args); });
+  return guard(message, [&] { backward(*of_fixed_sizes(attention), args); });
 }
 
 scoremod_status scoremod_attention_call(const scoremod_prepared_call* call, char** message) {
@@ -185,8 +193,8 @@ scoremod_status scoremod_attention_call(const scoremod_prepared_call* call, char
       require(prepared.buffers[i], "call.buffers[]");
       *prepared.buffers[i] = {prepared.addresses[i], prepared.bytes[i]};
     }
-    if (prepared.forward != nullptr) return forward(prepared.attention, prepared.forward);
-    backward(prepared.attention, prepared.backward);
+    if (prepared.sizes == nullptr) return run(*of_fixed_sizes(prepared.attention), prepared);
+    run(*at(prepared.attention, prepared.sizes), prepared);
   });
 }
 

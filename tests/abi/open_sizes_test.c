@@ -65,6 +65,40 @@ static void each_size_is_right(const scoremod_attention* open) {
   }
 }
 
+/* Each call brings its sizes, and there is no attention of them. */
+static void each_size_is_right_in_one_call(const scoremod_attention* open) {
+  float q = 0, o = 0, zeros[kMostKeys] = {0}, values[kMostKeys], bias[kMostKeys];
+  int64_t extent = 0;
+  const scoremod_operand_sizes of_bias = {"bias", 1, &extent, NULL};
+  scoremod_operand operand = {"bias", {NULL, 0}};
+  scoremod_forward_args args = {0};
+  args.struct_size = sizeof args;
+  args.operands = &operand;
+  args.operand_count = 1;
+  scoremod_buffer* const buffers[] = {(scoremod_buffer*)&args.q, (scoremod_buffer*)&args.k, (scoremod_buffer*)&args.v,
+                                      (scoremod_buffer*)&operand.buffer, &args.o};
+  void* const addresses[] = {&q, zeros, values, bias, &o};
+  size_t bytes[] = {sizeof q, 0, 0, 0, sizeof o};
+  scoremod_sizes sizes = sizes_of(1, 0, &of_bias);
+  scoremod_prepared_call call = {sizeof call, open, &args, NULL, buffers, addresses, bytes, 5, &sizes};
+  char* message = NULL;
+  for (int keys = 1; keys <= kMostKeys; ++keys) {
+    values[keys - 1] = (float)(keys - 1);
+    bias[keys - 1] = (float)log(keys);
+    sizes.seq_kv = extent = keys;
+    bytes[1] = bytes[2] = bytes[3] = (size_t)keys * sizeof *bias;
+    const scoremod_status status = scoremod_attention_call(&call, &message);
+    EXPECT_OK(status, message);
+    EXPECT(fabs((double)o - expected(keys)) < 1e-5);
+  }
+  bytes[2] -= 1;
+  EXPECT_FAILS(scoremod_attention_call(&call, &message), SCOREMOD_INVALID_ARGUMENT, message, "'v'");
+  sizes.seq_kv = 0;
+  EXPECT_FAILS(scoremod_attention_call(&call, &message), SCOREMOD_INVALID_ARGUMENT, message, "sizes.seq_kv");
+  call.sizes = NULL;
+  EXPECT_FAILS(scoremod_attention_call(&call, &message), SCOREMOD_INVALID_ARGUMENT, message, "leaves sizes open");
+}
+
 static void mistakes_have_names(const scoremod_attention* open) {
   const int64_t extent = 3;
   const scoremod_operand_sizes bias = {"bias", 1, &extent, NULL};
@@ -111,6 +145,11 @@ static void a_fixed_one_has_no_other_sizes(void) {
   const scoremod_sizes sizes = sizes_of(1, 1, NULL);
   status = scoremod_attention_at(fixed, &sizes, &attention, &message);
   EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "found one of fixed sizes");
+  scoremod_forward_args args = {0};
+  args.struct_size = sizeof args;
+  const scoremod_prepared_call call = {sizeof call, fixed, &args, NULL, NULL, NULL, NULL, 0, &sizes};
+  EXPECT_FAILS(scoremod_attention_call(&call, &message), SCOREMOD_INVALID_ARGUMENT, message,
+               "found one of fixed sizes");
   scoremod_attention_destroy(fixed);
 }
 
@@ -120,6 +159,7 @@ int main(void) {
   const scoremod_status status = scoremod_attention_create(kOpen, NULL, &open, &message);
   EXPECT_OK(status, message);
   each_size_is_right(open);
+  each_size_is_right_in_one_call(open);
   mistakes_have_names(open);
   a_fixed_one_has_no_other_sizes();
 
