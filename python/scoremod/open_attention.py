@@ -138,12 +138,15 @@ class OpenAttention:
 
 
 class PreparedSizes:
-    """The sizes of calls of one OpenAttention whose tensors have the same names and ranks: structs that stand ready, in which a call puts nothing but numbers."""
+    """The sizes of calls of one OpenAttention whose tensors have the same names and ranks: structs that stand ready, in which a call puts nothing but numbers.
+
+    open: the OpenAttention's handle of the C interface.
+    """
 
     def __init__(self, attention: OpenAttention, strided: Sequence[str], operands: Sequence[tuple[str, int, bool]]) -> None:
         """strided: the tensors that have strides, of those that OpenAttention.at() takes; operands: (name, rank, whether it has strides) each."""
         self._attention, self.strided, self._operands = attention, tuple(strided), operands
-        self._open = attention._handle.value  # pyright: ignore[reportPrivateUsage]
+        self.open = attention._handle.value  # pyright: ignore[reportPrivateUsage]
         self._first = _WORDS + _OPERAND_WORDS * len(operands)
         count = 4 * len(strided) + sum(rank * (1 + has_strides) for _, rank, has_strides in operands)
         # Half the time of a slice of the words.
@@ -160,11 +163,10 @@ class PreparedSizes:
         try:
             prepared = self._structs.pop()
         except IndexError:  # threads have their own
-            prepared = self._struct()
+            prepared = self.struct()
         words, base, answers, message = prepared
-        self._write_sizes(words, _WORD, *sizes)
-        self._write_numbers(words, self._numbers, *numbers)
-        name, status = "scoremod_attention_at", self._at(self._open, base, answers, message)
+        self.write(words, sizes, numbers)
+        name, status = "scoremod_attention_at", self._at(self.open, base, answers, message)
         handle = words[-3]
         if not status:
             name, status = "scoremod_attention_forward_workspace_bytes", self._workspace_bytes(handle, answers + _WORD, message)
@@ -176,7 +178,12 @@ class PreparedSizes:
         self._structs.append(prepared)
         return handle, workspace_bytes
 
-    def _struct(self):
+    def write(self, words: ctypes.Array[c_int64], sizes: Sequence[int], numbers: Sequence[int]) -> None:
+        """Writes at()'s arguments into the words of a struct()."""
+        self._write_sizes(words, _WORD, *sizes)
+        self._write_numbers(words, self._numbers, *numbers)
+
+    def struct(self) -> tuple[ctypes.Array[c_int64], int, int, int]:
         """A scoremod_sizes and all that it points to, in one piece of memory: (words, their address, that of the answers, that of the message).
 
         A call's answers follow: a handle, a number and a message.

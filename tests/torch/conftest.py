@@ -61,13 +61,29 @@ def nothing_compiled(monkeypatch):
 @pytest.fixture(autouse=True)
 def known_calls_are_held_to_their_looks(monkeypatch):
     """Eager calls do not compare their tensors with what was prepared, since they were found by them. All tests' do."""
-    from scoremod.torch.prepared_calls import Direction
+    from scoremod.torch.prepared_calls import AtNewSizes, Direction
 
     def run_compared(self, tensors, *others, of=Direction.run_known):
         assert self.looks.fit(tensors), self.looks.refuse("a known call", tensors)
+        if type(self) is AtNewSizes:
+            assert_sizes(self, tensors)
         of(self, tensors, *others)
 
     monkeypatch.setattr(Direction, "run_known", run_compared)
+
+
+def assert_sizes(direction, tensors):
+    """An AtNewSizes tells the library the sizes that its tensors have."""
+    q, k, v, o = tensors[:4]
+    names = [name for name, _ in direction.of_all.operands]
+    operands = dict(zip(names, tensors[len(tensors) - len(names) :], strict=True))
+    numbers = [number for tensor in (q, k, v, o) for number in tensor.stride()]
+    for name, _, has_strides in direction._prepared._operands:
+        numbers += [*operands[name].shape, *(operands[name].stride() if has_strides else ())]
+    assert [*direction._numbers] == numbers
+    pages = operands.get("page_table_k")
+    keys, blocks = (k.shape[2], (0, 0)) if pages is None else (k.shape[2] * pages.shape[1], (k.shape[0], pages.shape[1]))
+    assert tuple(direction._sizes) == (q.shape[0], q.shape[1], k.shape[1], q.shape[2], keys, 0, 0, *blocks)
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from scoremod import open_attention
-from scoremod.torch import api, flex_attention, repeated_calls, resized_calls
+from scoremod.torch import api, flex_attention, prepared_calls, repeated_calls, resized_calls
 from scoremod.torch.looks import span
 from scoremod.torch.strides import taken
 
@@ -229,13 +229,14 @@ def test_new_sizes_have_the_trace_of_their_gradients(random, monkeypatch):
 def test_sizes_are_given_back_with_their_calls(random, monkeypatch):
     """A handle of the C interface lives as long as its sizes are kept."""
     monkeypatch.setattr(repeated_calls, "_MAX_SIZES", 4)
+    monkeypatch.setattr(repeated_calls, "_CALLS_BEFORE_HANDLE", 1)
     given, destroy = [], open_attention._destroy()
     monkeypatch.setattr(open_attention, "_destroy", lambda: lambda handle: given.append(handle) or destroy(handle))
     q, k, v = (torch.randn(1, H, 40, D, generator=random) for _ in range(3))
     with torch.no_grad():
         for n in range(2, 40):
             flex_attention(q, k[:, :, :n], v[:, :, :n])
-    assert len(given) == 33  # of 37 new sizes
+    assert len(given) == 35  # of 37 new sizes
 
 
 def test_sizes_that_do_not_fit_are_refused_as_ever(random):
@@ -257,7 +258,8 @@ def test_many_sizes_keep_few(random, monkeypatch):
         for n in (*range(1, 30), *range(1, 30)):
             flex_attention(q, k[:, :, :n], v[:, :, :n])
     (site,) = repeated_calls._sites.values()
-    assert len(site.variants[0]._entries) == 4
+    (variant,) = site.variants
+    assert len(variant._entries) + len(variant._older) <= 4
 
 
 def test_a_part_of_a_cache_reaches_as_far_as_any_tensor(seed):
@@ -276,3 +278,56 @@ def test_a_part_of_a_cache_reaches_as_far_as_any_tensor(seed):
         else:
             assert found is None
     assert parts > 500
+
+
+@pytest.fixture
+def settled(monkeypatch):
+    """The sizes that got an attention of their own after a call without one."""
+    made, settle = [], prepared_calls.AtNewSizes.settled
+
+    def counted(self):
+        made.append(self._sizes)
+        return settle(self)
+
+    monkeypatch.setattr(prepared_calls.AtNewSizes, "settled", counted)
+    return made
+
+
+def test_sizes_that_come_often_get_an_attention_of_their_own(random, settled, monkeypatch):
+    q, k, v = (torch.randn(1, H, n, D, generator=random) for n in (1, 30, 30))
+    with torch.no_grad():
+        for n in (30, 29, 28):
+            tensors = q, k[:, :, :n], v[:, :, :n]
+            expected = anew(*tensors, monkeypatch=monkeypatch)
+            for _ in range(repeated_calls._CALLS_BEFORE_HANDLE + 4):
+                assert torch.equal(flex_attention(*tensors), expected)
+    assert settled == [(1, H, H, 1, n, 0, 0, 0, 0) for n in (29, 28)]
+
+
+def test_a_workspace_that_was_guessed_too_small_is_made_larger(random, settled, nothing_compiled, monkeypatch):
+    """The library refuses the first call at such sizes before it writes anything."""
+    q, k, v = (torch.randn(1, H, 2000, D, generator=random) for _ in range(3))
+    sizes = range(1000, 1008)
+    with torch.no_grad():
+        for n in sizes:
+            tensors = q[:, :, :n], k[:, :, :n], v[:, :, :n]
+            if n == sizes[2]:
+                call = next(iter(repeated_calls._sites.values())).variants[0]._resizable.route.call
+                of_all = call.compiled.forward.of_all
+                needed = call.compiled.forward._workspace_bytes
+                assert needed > 64, "the call has no workspace: the test says nothing"
+                of_all.guessed_bytes = 64
+            assert torch.equal(flex_attention(*tensors), anew(*tensors, monkeypatch=monkeypatch))
+    assert [keys for *_, keys, _, _, _, _ in settled] == [sizes[2]]
+    assert of_all.guessed_bytes >= needed
+
+
+def test_short_memory_is_refused_at_a_new_size(random):
+    q, k, v = (torch.randn(1, H, n, D, generator=random) for n in (1, 30, 30))
+    with torch.no_grad():
+        for n in (30, 29, 28):
+            flex_attention(q, k[:, :, :n].contiguous(), v[:, :, :n].contiguous())
+        short = v[:, :, :27].contiguous()
+        short.untyped_storage().resize_(64)
+        with pytest.raises(ValueError, match="expected v's storage to have"):
+            flex_attention(q, k[:, :, :27].contiguous(), short)

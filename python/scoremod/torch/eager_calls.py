@@ -67,18 +67,6 @@ def keep(kind, call):
     _kept[kind] = call
 
 
-class AtSizes:
-    """The part of a forward that follows from its sizes.
-
-    forward: the Direction; rows: the shape of an LSE; is_like_query: whether the output has the query's shape and strides.
-    """
-
-    __slots__ = ("forward", "is_like_query", "rows")
-
-    def __init__(self, forward, rows, is_like_query):
-        self.forward, self.rows, self.is_like_query = forward, rows, is_like_query
-
-
 class EagerCall:
     """All calls of one kind."""
 
@@ -114,7 +102,8 @@ class EagerCall:
         o = q if alike else empty_output(q, v, self.call.output_dtype(q))
         self.compiled = compiled_problem(q, k, v, o, given, text, wanted, backward, self.has_lse)
         self.may_be_like_query = q.shape[-1] == v.shape[-1] and self.call.output_dtype(q) == q.dtype
-        self._at = AtSizes(self.compiled.forward, q.shape[:-1], alike)
+        self._at = self.compiled.forward
+        self._at.rows, self._at.is_like_query = q.shape[:-1], alike
         self._clears = leaves_tokens(self.call, q)
         self._new_output = torch.zeros_like if self._clears else torch.empty_like  # as cleared_output()
         if backward:
@@ -146,7 +135,7 @@ class EagerCall:
         return None if self._converted else self._direct
 
     def run(self, query, key, value, operands, dropout, offsets, out=None, at=None):
-        """__call__() with the tensors of all operands. at: the AtSizes of other sizes than its own, of a call without a backward."""
+        """__call__() with the tensors of all operands. at: the Direction of other sizes than its own, of a call without a backward."""
         if not self.takes_all:
             query, key, value = all_taken(query, key, value, self.wants_backward)
         if not self.wants_backward:
@@ -182,7 +171,7 @@ class EagerCall:
         largest = rows_of(self.call, q, at.rows) if self._with_max else None
         amax = amax_of(self.call, q) if self._with_amax else None
         rows = () if not self._has_rows else [each for each in (lse, largest, amax) if each is not None]
-        at.forward.run_known((q, k, v, o, *rows, *operands), dropout, offsets, True)
+        at.run_known((q, k, v, o, *rows, *operands), dropout, offsets, True)
         return o, lse, largest, amax
 
     def _strides_of_output(self, q, v, at):

@@ -11,6 +11,7 @@ from itertools import chain
 import torch
 
 from scoremod import library
+from scoremod.open_attention import Handle
 from scoremod.torch.looks import Look, Looks, reach_their_ends
 
 _ALIGNMENT = 64
@@ -19,33 +20,37 @@ _TENSOR_ALIGNMENT = 16
 _WORD = sizeof(c_uint64)
 _address_of = torch.Tensor.data_ptr
 _serials = itertools.count(1)
+_new = object.__new__
 # Tensors that are made for a call, whose memory is as large as they need. An output that the caller has is looked at before it is taken (outputs).
 _MADE_HERE = {"forward": ("o", "lse", "max_logit", "amax_o"), "backward": ("dq", "dk", "dv")}
 
 
 class Direction:
-    """The calls of one direction of a compiled problem, whose tensors come in the order of their looks. Their workspace is PyTorch's."""
+    """The calls of one direction of a compiled problem, whose tensors come in the order of their looks. Their workspace is PyTorch's.
 
-    __slots__ = ("_bytes", "_handle", "_looks", "_owner", "_serial", "_shapes", "_spans", "_workspace_bytes", "of_all")
+    rows, is_like_query: of an eager forward, the shape of an LSE, and whether the output has the query's shape and strides.
+    """
+
+    __slots__ = ("_bytes", "_handle", "_looks", "_owner", "_serial", "_shapes", "_spans", "_workspace_bytes", "is_like_query", "of_all", "rows")
 
     def __init__(self, attention, direction, tensors, operands, gradients, workspace_bytes, call, device):
         """tensors: name of a field -> its Look; operands, gradients: (name of the operand, Look) each."""
         self.of_all = _OfAllSizes(direction, tensors, operands, gradients, call, device)
+        self.of_all.guess(workspace_bytes)
         sizes = [*[look.nbytes() for look in self.of_all.looks.values()], workspace_bytes]
         self._set(attention, attention._handle.value, sizes, None)
 
-    def resized(self, owner, handle, shapes, sizes):
-        """The Direction of another handle of the C interface, which is at other sizes. owner: what keeps it; shapes: (shape, strides) of each tensor; sizes: the bytes
-        of each, and then of the workspace."""
-        made = Direction.__new__(Direction)
-        made.of_all = self.of_all
-        made._set(owner, handle, sizes, shapes)
-        return made
-
     def _set(self, owner, handle, sizes, shapes):
+        """owner: what keeps the handle; sizes: the bytes of each tensor, and then of the workspace; shapes: (shape, strides) of each tensor, None for those of
+        of_all."""
         self._owner, self._handle, self._serial = owner, handle, next(_serials)
         self._bytes, self._workspace_bytes, self._spans = sizes, sizes[-1], self.of_all.of_callers(sizes)
         self._shapes, self._looks = shapes, None
+
+    def _describe(self, block):
+        """Writes into a block all that calls of this Direction have in common."""
+        words = block.words
+        words[_ATTENTION], words[_SIZES], words[block.bytes] = self._handle, 0, self._bytes
 
     @property
     def looks(self):
@@ -86,8 +91,8 @@ class Direction:
             block = _Block(of_all)
         words, stream = block.words, of_all.stream
         if block.serial != self._serial:
-            block.serial, words[_ATTENTION] = self._serial, self._handle
-            words[block.bytes] = self._bytes
+            block.serial = self._serial
+            self._describe(block)
         addresses = [*map(_address_of, tensors)]
         if stream is not None:
             low = 0
@@ -127,11 +132,43 @@ class Direction:
         of_all.blocks.append(block)
 
 
+class AtNewSizes(Direction):
+    """A Direction at sizes that may never come again: the library finds its attention at each call, by the sizes, and nobody has asked it for the workspace. Its calls
+    have one of `guessed_bytes`, which is refused where it is too small."""
+
+    __slots__ = ("_numbers", "_prepared", "_sizes")
+
+    @staticmethod
+    def of(of_all, prepared, sizes, numbers, shapes, nbytes):
+        """prepared: the PreparedSizes that takes these sizes and numbers; shapes: (shape, strides) of each tensor; nbytes: the bytes of each."""
+        made = _new(AtNewSizes)  # a third of the time of __init__()
+        made.of_all, made._prepared, made._sizes, made._numbers = of_all, prepared, sizes, numbers
+        made._set(prepared, prepared.open, (*nbytes, of_all.guessed_bytes), shapes)
+        return made
+
+    def settled(self):
+        """The Direction of a handle of its own, whose calls take less time. Raises what the library says of the sizes."""
+        handle, workspace_bytes = self._prepared.at(self._sizes, self._numbers)
+        self.of_all.guess(workspace_bytes)
+        made = _new(Direction)
+        made.of_all, made.rows, made.is_like_query = self.of_all, self.rows, self.is_like_query
+        made._set(Handle(handle), handle, [*self._bytes[:-1], workspace_bytes], self._shapes)
+        return made
+
+    def _describe(self, block):
+        if block.sizes is None:
+            block.sizes = self._prepared.struct()
+        words, base, *_ = block.sizes
+        self._prepared.write(words, self._sizes, self._numbers)
+        words = block.words
+        words[_ATTENTION], words[_SIZES], words[block.bytes] = self._handle, base, self._bytes
+
+
 class _OfAllSizes:
     """The part of a Direction that is the same at all sizes.
 
     looks: name -> the Look of each tensor at the first. of_callers: gives what belongs to the tensors that callers have, of what belongs to all; itemsizes: the bytes
-    of an element of each of these. blocks: structs that no call is being made with.
+    of an element of each of these. blocks: structs that no call is being made with. guessed_bytes: of a workspace that is large enough at most sizes.
     """
 
     def __init__(self, direction, tensors, operands, gradients, call, device):
@@ -142,7 +179,12 @@ class _OfAllSizes:
         places = [i for i, name in enumerate(self.looks) if name not in _MADE_HERE[direction]]
         self.of_callers = operator.itemgetter(*places)
         self.itemsizes = self.of_callers([look.dtype.itemsize for look in self.looks.values()])
-        self.stream, self.blocks = _stream_of(device), []
+        self.stream, self.blocks, self.guessed_bytes = _stream_of(device), [], _KEPT_SCRATCH
+
+    def guess(self, workspace_bytes):
+        """Learns what a workspace needs at some sizes."""
+        if workspace_bytes > self.guessed_bytes:
+            self.guessed_bytes = max(workspace_bytes, min(2 * workspace_bytes, _MOST_GUESSED))
 
     def refuse(self, status, words):
         """Raises what a call reported in the words of its block."""
@@ -153,6 +195,8 @@ class _OfAllSizes:
 
 # Workspaces of up to so many bytes are kept for the next call on their stream: PyTorch's allocator takes as long as the rest of a call.
 _KEPT_SCRATCH = 1 << 20
+# A guess of what other sizes need isn't larger than this, or than what some sizes needed.
+_MOST_GUESSED = 1 << 26
 _MAX_PILES = 256
 # (device, stream) -> workspaces that no call is being made with, as (tensor, address). Calls on one stream run in turn, and a thread that makes one has its own.
 _piles = {}
@@ -175,7 +219,7 @@ class _Block:
     """One call's structs, in one piece of memory: the message, the prepared call and its arrays, the options, the arguments, operands and gradients of operands.
 
     words: all of it, in words, which are written as such: ctypes' own structs take ten times as long. addresses, bytes: where those of the tensors stand, in
-    order, and after them the workspace's. serial: that of the Direction whose attention and bytes are in it.
+    order, and after them the workspace's. serial: that of the Direction whose attention and bytes are in it. sizes: the struct of an AtNewSizes', once one had it.
     """
 
     def __init__(self, of_all):
@@ -189,6 +233,7 @@ class _Block:
         self.words = words = (c_uint64 * (named + (len(operands) + len(gradients)) * _NAMED))()
         self.message = base = addressof(words)
         self.first, self.call, self.serial = base + _WORD, library.load().scoremod_attention_call, 0
+        self.sizes = None
         self.addresses, self.bytes = slice(arrays, arrays + count), slice(arrays + count, arrays + 2 * count)
         self.stream, self.offsets, self.dropout = (options + _OPTION_WORDS[name] for name in ("stream", "batch_offset", "dropout_seed"))
 
@@ -222,7 +267,7 @@ def _words_of(kind):
 _OPTIONS, _NAMED = sizeof(library.CallOptions) // _WORD, sizeof(library.NamedBuffer) // _WORD
 _PREPARED = sizeof(library.PreparedCall) // _WORD
 _OPTION_WORDS, _PREPARED_WORDS = _words_of(library.CallOptions), _words_of(library.PreparedCall)
-_ATTENTION = 1 + _PREPARED_WORDS["attention"]
+_ATTENTION, _SIZES = 1 + _PREPARED_WORDS["attention"], 1 + _PREPARED_WORDS["sizes"]
 _HAS_SCALE, _SCALE = struct.Struct("=if"), struct.Struct("=Q")
 
 

@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from scoremod.bounded_cache import BoundedCache
 from scoremod.call_spec import checked_longest
 from scoremod.environment import settings
+from scoremod.errors import Error
 from scoremod.torch.checked_integers import has_lengths
 from scoremod.torch.eager_calls import EagerCall
 from scoremod.torch.resized_calls import Resizing
@@ -27,6 +28,7 @@ except ImportError:  # then nothing is remembered
 _sites = BoundedCache(512)
 # A site of functions that read something else each time would only cost time.
 _CALLS_BEFORE_GUARD = 2  # to make a guard takes as long as some calls without it
+_CALLS_BEFORE_HANDLE = 32  # and so does an attention of some sizes' own
 _MAX_VARIANTS, _MAX_SIZES, _MAX_REMEMBERED = 8, 256, 2048
 
 _default_dtype, _is_grad_enabled, _count_threads = torch.get_default_dtype, torch.is_grad_enabled, torch.get_num_threads
@@ -146,7 +148,9 @@ class Variant:
         # Guards take no tensor twice: of one that comes again they see the first, and which is which is asked for here.
         self._again = [(place, first) for place, first in enumerate(firsts) if place != first]
         self._once = [place for place, first in enumerate(firsts) if place == first]
-        self._entries, self._resizable = BoundedCache(_MAX_SIZES), None
+        # By the hash of their tensors' looks, which takes a microsecond each time: those of the last sizes, and of those before. Once the former are many they take the
+        # latter's place. A BoundedCache takes five times as long for a new size.
+        self._entries, self._older, self._resizable = {}, {}, None
         self._last: Any = None  # the Entry of the last call; each Variant gets one as it is made
         self._of_any_size = _guard(self._distinct(tensors), is_of_any_size=True)
 
@@ -169,9 +173,17 @@ class Variant:
 
     def add(self, tensors, entry):
         entry.guard = _guard(self._distinct(tensors))
-        self._entries[_looks_of(tensors)] = self._last = entry
+        entry.looks = _looks_of(tensors)
+        self._keep(hash(entry.looks), entry)
         if entry.route.resizing is not None:
             self._resizable = entry
+
+    def _keep(self, number, entry):
+        """number: the hash of the Entry's looks."""
+        entries = self._entries
+        entries[number] = self._last = entry
+        if len(entries) >= _MAX_SIZES // 2:
+            self._older, self._entries = entries, {}
 
     def serve(self, tensors, out):
         """The result of a call with these; None where it is none that is known, or whose sizes alone are new."""
@@ -182,18 +194,29 @@ class Variant:
             if not self._of_any_size(*distinct):  # which the looks of tensors, and nothing else, stand beside
                 return None
             looks = _looks_of(tensors)
-            entry = self._entries.get(looks)
+            number = hash(looks)
+            entry = self._entries.get(number)
             if entry is None:
-                entry = None if self._resizable is None else self._resizable.resized(tensors, looks)
+                entry = self._older.get(number)
                 if entry is None:
-                    return None
-                self._entries[looks] = entry
-            elif entry.guard is None:
+                    return self._serve_new(tensors, looks, number, out)
+                self._keep(number, entry)
+            if entry.looks != looks:
+                return self._serve_new(tensors, looks, number, out)
+            if entry.guard is None:
                 entry.calls += 1
                 if entry.calls > _CALLS_BEFORE_GUARD:
                     entry.guard = _guard(distinct)
             self._last = entry
         return entry.run(tensors, out)
+
+    def _serve_new(self, tensors, looks, number, out):
+        """serve() of sizes that no entry has. number: the hash of their looks."""
+        entry = None if self._resizable is None else self._resizable.resized(tensors, looks)
+        found = None if entry is None else entry.run_first(tensors, out)
+        if found is not None:
+            self._keep(number, entry)
+        return found
 
 
 def _guard(tensors, is_of_any_size=False):
@@ -230,16 +253,9 @@ class Route:
         )
         self._run: Any = None if self._operands is None else call.forward if call.takes_all and not call.wants_backward else call.run
 
-    def has_learned(self, tensors):
-        """Whether the tensors that functions read require gradients as they did."""
-        for place, requires_grad in self._learned:
-            if tensors[place].requires_grad is not requires_grad:
-                return False
-        return True
-
     def run(self, tensors, out, at):
-        """The result of a call with these tensors, at the AtSizes unless it is None."""
-        for place, requires_grad in self._learned:  # has_learned(), without a call of its own
+        """The result of a call with these tensors. at: the Direction of other sizes than those of the EagerCall; None of those."""
+        for place, requires_grad in self._learned:
             if tensors[place].requires_grad is not requires_grad:
                 return None
         query, key, value = tensors[:3]
@@ -251,26 +267,44 @@ class Route:
 class Entry:
     """Calls with tensors of the same looks.
 
-    guard: says whether tensors are of these looks; None before a few calls, of which a size may never have as many. at: the AtSizes of other sizes than those of the
+    guard: says whether tensors are of these looks; None before a few calls, of which a size may never have as many. at: the Direction of other sizes than those of the
     route's EagerCall.
     """
 
-    __slots__ = ("_at", "_checks", "calls", "guard", "route")
+    __slots__ = ("_at", "_checks", "_unsettled", "calls", "guard", "looks", "route")
 
-    def __init__(self, route, checks, at=None):
+    def __init__(self, route, checks, looks=None, at=None):
         """checks: (place, function of the tensor there and the key that says whether its numbers are as they have to be) each."""
-        self.route, self.guard, self.calls, self._checks, self._at = route, None, 0, checks, at
+        self.route, self.guard, self.calls, self._checks, self.looks = route, None, 0, checks, looks
+        self._at: Any = at
+        self._unsettled = 0 if at is None else _CALLS_BEFORE_HANDLE
 
     def resized(self, tensors, looks):
         """The Entry of other sizes; None where the long way is to be gone."""
-        at = self.route.resizing.at(tensors, looks) if self.route.has_learned(tensors) else None
-        return None if at is None else Entry(self.route, self._checks, at)
+        at = self.route.resizing.at(tensors, looks)
+        return None if at is None else Entry(self.route, self._checks, looks, at)
 
     def run(self, tensors, out):
         for place, holds in self._checks:
             if not holds(tensors[place], tensors[1]):
                 return None
+        if self._unsettled > 0:
+            self._unsettled -= 1
+            if self._unsettled <= 0:
+                self._at = self._at.settled()
         return self.route.run(tensors, out, self._at)
+
+    def run_first(self, tensors, out):
+        """run() of sizes that nobody has asked the library for; None where it refuses them."""
+        try:
+            return self.run(tensors, out)
+        except Error:
+            pass
+        try:
+            self._at, self._unsettled = self._at.settled(), 0
+        except Error:
+            return None
+        return self.run(tensors, out)
 
 
 def _place_of(tensor, tensors):

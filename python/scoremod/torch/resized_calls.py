@@ -6,17 +6,16 @@ way, which says what is wrong. In generation keys and values grow, and the other
 
 import itertools
 import math
+import operator
 from typing import Any
 
 from scoremod.decode_masks import keeps_keys_up_to_the_query
-from scoremod.errors import Error
-from scoremod.open_attention import Handle
 from scoremod.program import AXES
 from scoremod.torch.asked_sizes import answer_alike, axes_of
 from scoremod.torch.call import PAGED
 from scoremod.torch.captures import Computed, Extents
-from scoremod.torch.eager_calls import AtSizes
 from scoremod.torch.looks import dense, span
+from scoremod.torch.prepared_calls import AtNewSizes
 from scoremod.torch.strides import output_strides, taken
 
 
@@ -39,15 +38,22 @@ class _OfOperands:
     __slots__ = ("counts", "looks", "nbytes", "numbers")
 
 
+def _items_at(places):
+    """A function that gives the items of a sequence at these places, in a tuple; None where there are no places."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return (lambda items, place=places[0]: (items[place],)) if places else None
+
+
 class Resizing:
     """An EagerCall as one of its like at other sizes."""
 
     def __init__(self, call, places, sized):
         """places: those of the call's operands among the tensors that at() takes. sized: (place, look) of those whose looks the trace may follow from."""
-        forward, self._call, self._places = call.compiled.forward, call, places
-        self._sized = sized
-        self._forward, self._sizes, self._has_lse, self._may_be_like_query = forward, call.compiled.sizes, call.has_lse, call.may_be_like_query
-        looks = forward.of_all.looks
+        self._call, self._places, self._sized = call, places, sized
+        self._sizes, self._has_lse, self._may_be_like_query = call.compiled.sizes, call.has_lse, call.may_be_like_query
+        self._of_all = call.compiled.forward.of_all
+        looks = self._of_all.looks
         (*_, self._heads, _, self._dim), (_, self._heads_kv, self._block, _), (*_, self._dim_v) = (looks[name].shape for name in "qkv")
         self._itemsizes = [look.dtype.itemsize for look in looks.values()]
         self._is_paged = call.call.place == PAGED
@@ -61,7 +67,8 @@ class Resizing:
         # The axes whose counts an _OfOperands follows from.
         asked = [AXES.index(axis) for comparison, _ in self._guards for axis in axes_of(comparison)]
         of_bound = [AXES.index("b")] if self._bound else []
-        self._followed = sorted({*asked, *of_bound, *itertools.chain.from_iterable(axes for axes in self._axes if axes is not None)})
+        followed = sorted({*asked, *of_bound, *itertools.chain.from_iterable(axes for axes in self._axes if axes is not None)})
+        self._of_places, self._of_followed = _items_at(places), _items_at(followed)
         self._of_query: Any = None  # of the last sizes, and so the next
         self._of_operands: Any = None
         # The library takes the program's operands and the sink; what else is bound has the problem's sizes.
@@ -83,7 +90,7 @@ class Resizing:
         return Resizing(call, places, sized)
 
     def at(self, tensors, looks):
-        """The AtSizes of tensors of the ranks and dtypes of the call's; None where the long way is to be gone. looks: (shape, strides) of each tensor."""
+        """The AtNewSizes of tensors of the ranks and dtypes of the call's; None where the long way is to be gone. looks: (shape, strides) of each tensor."""
         for place, look in self._sized:
             if looks[place] != look:
                 return None
@@ -95,25 +102,25 @@ class Resizing:
         of_query, of_operands = self._of_query, self._of_operands
         if of_query is None or of_query.look != look_q:
             of_query = self._of_query = self._found_of_query(tensors[0], look_q)
-        operands, followed = [looks[place] for place in self._places], [counts[axis] for axis in self._followed]
+        operands = self._of_places(looks) if self._of_places is not None else ()
+        followed = self._of_followed(counts) if self._of_followed is not None else ()
         if of_operands is None or of_operands.looks != operands or of_operands.counts != followed:
             of_operands = self._of_operands = self._found_of_operands(tensors, operands, counts, followed)
         if of_query is None or of_operands is None:
             return None
-        _, itemsize_k, itemsize_v, *_ = self._itemsizes
-        reach_k = self._reach(tensors[1], look_k, itemsize_k)
-        reach_v = reach_k if look_v == look_k and itemsize_k == itemsize_v else self._reach(tensors[2], look_v, itemsize_v)
+        itemsizes = self._itemsizes
+        reach_k = self._reach(tensors[1], look_k, itemsizes[1])
+        reach_v = reach_k if look_v == look_k and itemsizes[1] == itemsizes[2] else self._reach(tensors[2], look_v, itemsizes[2])
         if reach_k is None or reach_v is None:
             return None
         batch, heads, queries, keys = counts
-        numbers = [*look_q[1], *look_k[1], *look_v[1], *of_query.strides, *of_operands.numbers]
-        try:
-            handle, workspace_bytes = self._sizes.at((batch, heads, self._heads_kv, queries, keys, 0, 0, *paged), numbers)
-        except Error:
-            return None
-        sizes = [of_query.nbytes, reach_k[0], reach_v[0], *of_query.nbytes_of_results, *of_operands.nbytes, workspace_bytes]
-        shapes = [look_q, look_k, look_v, *of_query.results, *operands]
-        return AtSizes(self._forward.resized(Handle(handle), handle, shapes, sizes), of_query.rows, of_query.is_like_query)
+        # Sums of tuples take a third of the time of lists that are made of them.
+        numbers = look_q[1] + look_k[1] + look_v[1] + of_query.strides + of_operands.numbers
+        sizes = (batch, heads, self._heads_kv, queries, keys, 0, 0) + paged
+        nbytes = (of_query.nbytes, reach_k[0], reach_v[0]) + of_query.nbytes_of_results + of_operands.nbytes
+        made = AtNewSizes.of(self._of_all, self._sizes, sizes, numbers, looks[:3] + of_query.results + operands, nbytes)
+        made.rows, made.is_like_query = of_query.rows, of_query.is_like_query
+        return made
 
     def _found_of_query(self, query, look):
         """The _OfQuery of a look; None where the query is not taken as it lies."""
@@ -125,10 +132,11 @@ class Resizing:
         found.look, found.rows, (found.nbytes, is_dense) = look, shape[:-1], reach
         found.strides = strides if is_dense and self._may_be_like_query else tuple(output_strides(query, self._dim_v))
         found.is_like_query = self._may_be_like_query and found.strides == strides
-        found.results = [(found.rows + (self._dim_v,), found.strides)]
+        results = [(found.rows + (self._dim_v,), found.strides)]
         if self._has_lse:
-            found.results.append(dense(found.rows, None, None)[:2])
-        found.nbytes_of_results = [math.prod(shape) * itemsize for (shape, _), itemsize in zip(found.results, self._itemsizes[3:])]
+            results.append(dense(found.rows, None, None)[:2])
+        found.results = tuple(results)
+        found.nbytes_of_results = tuple([math.prod(shape) * itemsize for (shape, _), itemsize in zip(results, self._itemsizes[3:])])
         return found
 
     def _found_of_operands(self, tensors, looks, counts, followed):
@@ -138,12 +146,9 @@ class Resizing:
         if not answer_alike(self._guards, extents) or not self._hold(tensors, looks, counts):
             return None
         found = _OfOperands()
-        found.looks, found.counts, found.numbers = looks, followed, []
-        for number in self._described:
-            shape, strides = looks[number]
-            found.numbers += shape
-            found.numbers += strides
-        found.nbytes = [tensors[place].nbytes for place in self._places]
+        found.looks, found.counts = looks, followed
+        found.numbers = tuple(itertools.chain.from_iterable(each for number in self._described for each in looks[number]))
+        found.nbytes = tuple([tensors[place].nbytes for place in self._places])
         return found
 
     @staticmethod
