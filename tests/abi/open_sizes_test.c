@@ -21,7 +21,7 @@ static scoremod_sizes sizes_of(int64_t batch, int64_t keys, const scoremod_opera
 }
 
 /* All scores are 0 and the bias is log(j + 1): the weights are 1, 2, ... and the values their numbers. */
-static double call(const scoremod_attention* attention, int keys) {
+static double call_at(const scoremod_attention* attention, int keys) {
   float q = 0, o = 0, zeros[kMostKeys] = {0}, values[kMostKeys], bias[kMostKeys];
   for (int j = 0; j < keys; ++j) {
     values[j] = (float)j;
@@ -60,7 +60,7 @@ static void each_size_is_right(const scoremod_attention* open) {
     char* message = NULL;
     const scoremod_status status = scoremod_attention_at(open, &sizes, &attention, &message);
     EXPECT_OK(status, message);
-    EXPECT(fabs(call(attention, keys) - expected(keys)) < 1e-5);
+    EXPECT(fabs(call_at(attention, keys) - expected(keys)) < 1e-5);
     scoremod_attention_destroy(attention);
   }
 }
@@ -80,7 +80,7 @@ static void each_size_is_right_in_one_call(const scoremod_attention* open) {
   void* const addresses[] = {&q, zeros, values, bias, &o};
   size_t bytes[] = {sizeof q, 0, 0, 0, sizeof o};
   scoremod_sizes sizes = sizes_of(1, 0, &of_bias);
-  scoremod_prepared_call call = {sizeof call, open, &args, NULL, buffers, addresses, bytes, 5, &sizes};
+  scoremod_prepared_call call = {sizeof call, open, &args, NULL, buffers, addresses, bytes, 5, &sizes, NULL};
   char* message = NULL;
   for (int keys = 1; keys <= kMostKeys; ++keys) {
     values[keys - 1] = (float)(keys - 1);
@@ -91,8 +91,14 @@ static void each_size_is_right_in_one_call(const scoremod_attention* open) {
     EXPECT_OK(status, message);
     EXPECT(fabs((double)o - expected(keys)) < 1e-5);
   }
+  scoremod_attention* of_sizes = NULL;
+  call.of_sizes = &of_sizes;
+  EXPECT_OK(scoremod_attention_call(&call, &message), message);
+  EXPECT(of_sizes != NULL && fabs(call_at(of_sizes, kMostKeys) - expected(kMostKeys)) < 1e-5);
+  scoremod_attention_destroy(of_sizes);
   bytes[2] -= 1;
   EXPECT_FAILS(scoremod_attention_call(&call, &message), SCOREMOD_INVALID_ARGUMENT, message, "'v'");
+  EXPECT(of_sizes == NULL);
   sizes.seq_kv = 0;
   EXPECT_FAILS(scoremod_attention_call(&call, &message), SCOREMOD_INVALID_ARGUMENT, message, "sizes.seq_kv");
   call.sizes = NULL;
@@ -147,7 +153,7 @@ static void a_fixed_one_has_no_other_sizes(void) {
   EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "found one of fixed sizes");
   scoremod_forward_args args = {0};
   args.struct_size = sizeof args;
-  const scoremod_prepared_call call = {sizeof call, fixed, &args, NULL, NULL, NULL, NULL, 0, &sizes};
+  const scoremod_prepared_call call = {sizeof call, fixed, &args, NULL, NULL, NULL, NULL, 0, &sizes, NULL};
   EXPECT_FAILS(scoremod_attention_call(&call, &message), SCOREMOD_INVALID_ARGUMENT, message,
                "found one of fixed sizes");
   scoremod_attention_destroy(fixed);

@@ -229,14 +229,13 @@ def test_new_sizes_have_the_trace_of_their_gradients(random, monkeypatch):
 def test_sizes_are_given_back_with_their_calls(random, monkeypatch):
     """A handle of the C interface lives as long as its sizes are kept."""
     monkeypatch.setattr(repeated_calls, "_MAX_SIZES", 4)
-    monkeypatch.setattr(repeated_calls, "_CALLS_BEFORE_HANDLE", 1)
     given, destroy = [], open_attention._destroy()
     monkeypatch.setattr(open_attention, "_destroy", lambda: lambda handle: given.append(handle) or destroy(handle))
     q, k, v = (torch.randn(1, H, 40, D, generator=random) for _ in range(3))
     with torch.no_grad():
         for n in range(2, 40):
             flex_attention(q, k[:, :, :n], v[:, :, :n])
-    assert len(given) == 35  # of 37 new sizes
+    assert len(given) == 31  # of 37 new sizes: the last six are kept
 
 
 def test_sizes_that_do_not_fit_are_refused_as_ever(random):
@@ -259,7 +258,7 @@ def test_many_sizes_keep_few(random, monkeypatch):
             flex_attention(q, k[:, :, :n], v[:, :, :n])
     (site,) = repeated_calls._sites.values()
     (variant,) = site.variants
-    assert len(variant._entries) + len(variant._older) <= 4
+    assert len(variant._entries) < 4 and len(variant._older) == 4
 
 
 def test_a_part_of_a_cache_reaches_as_far_as_any_tensor(seed):
@@ -282,26 +281,33 @@ def test_a_part_of_a_cache_reaches_as_far_as_any_tensor(seed):
 
 @pytest.fixture
 def settled(monkeypatch):
-    """The sizes that got an attention of their own after a call without one."""
-    made, settle = [], prepared_calls.AtNewSizes.settled
+    """The sizes that the library was asked for before a call."""
+    made, settle = [], prepared_calls.AtNewSizes.settle
 
     def counted(self):
         made.append(self._sizes)
-        return settle(self)
+        settle(self)
 
-    monkeypatch.setattr(prepared_calls.AtNewSizes, "settled", counted)
+    monkeypatch.setattr(prepared_calls.AtNewSizes, "settle", counted)
     return made
 
 
-def test_sizes_that_come_often_get_an_attention_of_their_own(random, settled, monkeypatch):
+def test_a_size_that_comes_again_has_the_attention_of_its_first_call(random, settled, monkeypatch):
+    described, write = [], open_attention.PreparedSizes.write
+    monkeypatch.setattr(
+        open_attention.PreparedSizes, "write", lambda self, words, sizes, numbers: described.append(sizes) or write(self, words, sizes, numbers)
+    )
     q, k, v = (torch.randn(1, H, n, D, generator=random) for n in (1, 30, 30))
     with torch.no_grad():
-        for n in (30, 29, 28):
+        flex_attention(q, k, v)
+        described.clear()
+        for n in (29, 28, 29, 28, 28, 29):
             tensors = q, k[:, :, :n], v[:, :, :n]
-            expected = anew(*tensors, monkeypatch=monkeypatch)
-            for _ in range(repeated_calls._CALLS_BEFORE_HANDLE + 4):
-                assert torch.equal(flex_attention(*tensors), expected)
-    assert settled == [(1, H, H, 1, n, 0, 0, 0, 0) for n in (29, 28)]
+            found, sizes = flex_attention(*tensors), [*described]
+            assert torch.equal(found, anew(*tensors, monkeypatch=monkeypatch))
+            described[:] = sizes
+    assert described == [(1, H, H, 1, n, 0, 0, 0, 0) for n in (29, 28)]
+    assert not settled
 
 
 def test_a_workspace_that_was_guessed_too_small_is_made_larger(random, settled, nothing_compiled, monkeypatch):

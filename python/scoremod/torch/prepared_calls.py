@@ -28,10 +28,11 @@ _MADE_HERE = {"forward": ("o", "lse", "max_logit", "amax_o"), "backward": ("dq",
 class Direction:
     """The calls of one direction of a compiled problem, whose tensors come in the order of their looks. Their workspace is PyTorch's.
 
-    rows, is_like_query: of an eager forward, the shape of an LSE, and whether the output has the query's shape and strides.
+    rows, is_like_query: of an eager forward, the shape of an LSE, and whether the output has the query's shape and strides. is_new: whether the library has not been
+    asked for an attention of these sizes (AtNewSizes).
     """
 
-    __slots__ = ("_bytes", "_handle", "_looks", "_owner", "_serial", "_shapes", "_spans", "_workspace_bytes", "is_like_query", "of_all", "rows")
+    __slots__ = ("_bytes", "_handle", "_looks", "_owner", "_serial", "_shapes", "_spans", "_workspace_bytes", "is_like_query", "is_new", "of_all", "rows")
 
     def __init__(self, attention, direction, tensors, operands, gradients, workspace_bytes, call, device):
         """tensors: name of a field -> its Look; operands, gradients: (name of the operand, Look) each."""
@@ -45,7 +46,11 @@ class Direction:
         of_all."""
         self._owner, self._handle, self._serial = owner, handle, next(_serials)
         self._bytes, self._workspace_bytes, self._spans = sizes, sizes[-1], self.of_all.of_callers(sizes)
-        self._shapes, self._looks = shapes, None
+        self._shapes, self._looks, self.is_new = shapes, None, False
+
+    def _take(self, handle):
+        """Has a handle of its own from now on."""
+        self._owner, self._handle, self._serial, self.is_new = Handle(handle), handle, next(_serials), False
 
     def _describe(self, block):
         """Writes into a block all that calls of this Direction have in common."""
@@ -129,12 +134,14 @@ class Direction:
             of_all.refuse(status, words)
         if pile is not None:
             pile.append(scratch)
+        if self.is_new:
+            self._take(words[_ANSWER])
         of_all.blocks.append(block)
 
 
 class AtNewSizes(Direction):
-    """A Direction at sizes that may never come again: the library finds its attention at each call, by the sizes, and nobody has asked it for the workspace. Its calls
-    have one of `guessed_bytes`, which is refused where it is too small."""
+    """A Direction at sizes that may never come again: its first call finds the library's attention by the sizes. Nobody asks that for its workspace, and calls have one
+    of `guessed_bytes`, which is refused where it is too small. Threads share it after a call or settle()."""
 
     __slots__ = ("_numbers", "_prepared", "_sizes")
 
@@ -144,18 +151,19 @@ class AtNewSizes(Direction):
         made = _new(AtNewSizes)  # a third of the time of __init__()
         made.of_all, made._prepared, made._sizes, made._numbers = of_all, prepared, sizes, numbers
         made._set(prepared, prepared.open, (*nbytes, of_all.guessed_bytes), shapes)
+        made.is_new = True
         return made
 
-    def settled(self):
-        """The Direction of a handle of its own, whose calls take less time. Raises what the library says of the sizes."""
+    def settle(self):
+        """Asks the library for the attention, and for its workspace. Raises what it says of the sizes."""
         handle, workspace_bytes = self._prepared.at(self._sizes, self._numbers)
         self.of_all.guess(workspace_bytes)
-        made = _new(Direction)
-        made.of_all, made.rows, made.is_like_query = self.of_all, self.rows, self.is_like_query
-        made._set(Handle(handle), handle, [*self._bytes[:-1], workspace_bytes], self._shapes)
-        return made
+        self._bytes, self._workspace_bytes = (*self._bytes[:-1], workspace_bytes), workspace_bytes
+        self._take(handle)
 
     def _describe(self, block):
+        if not self.is_new:
+            return Direction._describe(self, block)
         if block.sizes is None:
             block.sizes = self._prepared.struct()
         words, base, *_ = block.sizes
@@ -216,7 +224,7 @@ def _scratch(size, device):
 
 
 class _Block:
-    """One call's structs, in one piece of memory: the message, the prepared call and its arrays, the options, the arguments, operands and gradients of operands.
+    """One call's structs, in one piece of memory: the message, the prepared call, its answer and its arrays, the options, the arguments, operands and gradients of operands.
 
     words: all of it, in words, which are written as such: ctypes' own structs take ten times as long. addresses, bytes: where those of the tensors stand, in
     order, and after them the workspace's. serial: that of the Direction whose attention and bytes are in it. sizes: the struct of an AtNewSizes', once one had it.
@@ -226,7 +234,7 @@ class _Block:
         direction, tensors, operands, gradients = of_all.direction, of_all.tensors, of_all.operands, of_all.gradients
         kind = {"forward": library.ForwardArgs, "backward": library.BackwardArgs}[direction]
         fields, count = _words_of(kind), len(tensors) + len(operands) + len(gradients) + 1
-        arrays = 1 + _PREPARED
+        arrays = 1 + _ANSWER
         options = arrays + 3 * count
         arguments = options + _OPTIONS
         named = arguments + sizeof(kind) // _WORD
@@ -237,7 +245,7 @@ class _Block:
         self.addresses, self.bytes = slice(arrays, arrays + count), slice(arrays + count, arrays + 2 * count)
         self.stream, self.offsets, self.dropout = (options + _OPTION_WORDS[name] for name in ("stream", "batch_offset", "dropout_seed"))
 
-        prepared = {direction: arguments, "addresses": arrays, "bytes": arrays + count, "buffers": arrays + 2 * count}
+        prepared = {direction: arguments, "addresses": arrays, "bytes": arrays + count, "buffers": arrays + 2 * count, "of_sizes": _ANSWER}
         for name, place in prepared.items():
             words[1 + _PREPARED_WORDS[name]] = base + place * _WORD
         words[1], words[1 + _PREPARED_WORDS["count"]] = sizeof(library.PreparedCall), count
@@ -268,6 +276,7 @@ _OPTIONS, _NAMED = sizeof(library.CallOptions) // _WORD, sizeof(library.NamedBuf
 _PREPARED = sizeof(library.PreparedCall) // _WORD
 _OPTION_WORDS, _PREPARED_WORDS = _words_of(library.CallOptions), _words_of(library.PreparedCall)
 _ATTENTION, _SIZES = 1 + _PREPARED_WORDS["attention"], 1 + _PREPARED_WORDS["sizes"]
+_ANSWER = 1 + _PREPARED  # the handle that a call at new sizes gives
 _HAS_SCALE, _SCALE = struct.Struct("=if"), struct.Struct("=Q")
 
 

@@ -28,7 +28,6 @@ except ImportError:  # then nothing is remembered
 _sites = BoundedCache(512)
 # A site of functions that read something else each time would only cost time.
 _CALLS_BEFORE_GUARD = 2  # to make a guard takes as long as some calls without it
-_CALLS_BEFORE_HANDLE = 32  # and so does an attention of some sizes' own
 _MAX_VARIANTS, _MAX_SIZES, _MAX_REMEMBERED = 8, 256, 2048
 
 _default_dtype, _is_grad_enabled, _count_threads = torch.get_default_dtype, torch.is_grad_enabled, torch.get_num_threads
@@ -182,7 +181,7 @@ class Variant:
         """number: the hash of the Entry's looks."""
         entries = self._entries
         entries[number] = self._last = entry
-        if len(entries) >= _MAX_SIZES // 2:
+        if len(entries) >= _MAX_SIZES:
             self._older, self._entries = entries, {}
 
     def serve(self, tensors, out):
@@ -271,13 +270,12 @@ class Entry:
     route's EagerCall.
     """
 
-    __slots__ = ("_at", "_checks", "_unsettled", "calls", "guard", "looks", "route")
+    __slots__ = ("_at", "_checks", "calls", "guard", "looks", "route")
 
     def __init__(self, route, checks, looks=None, at=None):
         """checks: (place, function of the tensor there and the key that says whether its numbers are as they have to be) each."""
         self.route, self.guard, self.calls, self._checks, self.looks = route, None, 0, checks, looks
         self._at: Any = at
-        self._unsettled = 0 if at is None else _CALLS_BEFORE_HANDLE
 
     def resized(self, tensors, looks):
         """The Entry of other sizes; None where the long way is to be gone."""
@@ -288,10 +286,6 @@ class Entry:
         for place, holds in self._checks:
             if not holds(tensors[place], tensors[1]):
                 return None
-        if self._unsettled > 0:
-            self._unsettled -= 1
-            if self._unsettled <= 0:
-                self._at = self._at.settled()
         return self.route.run(tensors, out, self._at)
 
     def run_first(self, tensors, out):
@@ -301,7 +295,7 @@ class Entry:
         except Error:
             pass
         try:
-            self._at, self._unsettled = self._at.settled(), 0
+            self._at.settle()
         except Error:
             return None
         return self.run(tensors, out)
