@@ -29,9 +29,9 @@ struct MappedTensor {
 std::array<MappedTensor, TensorMaps::kCount> mapped_tensors(const AttentionProblem& problem,
                                                             device::AttentionArguments& call);
 
-/// Writes the tensor maps of the call's arguments, and to `aligned` of a tensor that it has one. A tensor has none whose
-/// strides are no multiples of 16 bytes, or whose rows are the same memory. Where maps are expected it is no longer
-/// `aligned`: kernels then copy it element by element. It needs a driver.
+/// Writes the tensor maps of the call's arguments, and to `aligned` of a tensor that it has one. A tensor has none
+/// whose strides are no multiples of 16 bytes, or whose rows are the same memory. Where maps are expected it is no
+/// longer `aligned`: kernels then copy it element by element. It needs a driver.
 void write_tensor_maps(const KernelCall& call, ArgumentBytes& arguments);
 
 /// Modules of kernels in the context that was current when they were loaded, which the plans of all sizes share. Any

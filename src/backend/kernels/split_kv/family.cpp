@@ -23,7 +23,7 @@ struct Walk {
   double reached;         ///< of the memory's bandwidth
 };
 constexpr Walk kByWarps{0.005, 0, 7.25, 0.095, 0.885}, kByGroups{0.005, 7.7e-5, 7.7, 0, 0.911},
-    kWide{0.005, 7.7e-5, 9.1, 0, 0.911};
+    kWide{0.005, 7.7e-5, 8.2, 0, 0.911};
 constexpr double kWarps = 8;
 const Walk& walk_of(const SplitKvShape& shape) { return shape.wide ? kWide : shape.hopper ? kByGroups : kByWarps; }
 /// The delay of CTAs that begin when others have ended: their first loads have nothing to run beside.

@@ -7,8 +7,6 @@
 
 // Tiles of keys that a team takes at once, before others' begin; they are 64 keys.
 constexpr int kChunkTiles = 64 / kKeys;
-// Chunks whose masks a warp evaluates at once where it finds tiles for others: it then waits for memory less often.
-constexpr int kChunksAhead = kValueGroups > 1 ? 2 : 1;
 
 SCOREMOD_FUNCTION int kv_heads_of(const AttentionArguments& call) { return call.heads_q / call.group; }
 
@@ -35,12 +33,11 @@ SCOREMOD_FUNCTION Chunks chunks_of_band(const AttentionArguments& call, int keys
 }
 
 // Steps through a team's tiles of keys that are not empty, in ascending order. A team takes every `step`-th of the
-// chunks that the band leaves, so that teams share any stretch of keys evenly. Where it has all, it looks at
-// kChunksAhead at once.
+// chunks that the band leaves, so that teams share any stretch of keys evenly.
 struct KeyWalk {
   int h, first_q, last_q;  // of the row of tiles; h is its first head
   int chunk, end, step;
-  unsigned some, full;  // of the tiles looked at: not empty, full; the tiles that were passed are gone from `some`
+  unsigned some, full;  // of the chunk's tiles: not empty, full; the tiles that were passed are gone from `some`
   int tile;
   bool partial;
 
@@ -56,8 +53,8 @@ struct KeyWalk {
   SCOREMOD_MEMBER void begin_all(const AttentionArguments& call, const KeyShare& own, const Chunks& chunks) {
     begin_rows(call, own);
     end = chunks.end;
-    step = kChunksAhead;
-    chunk = chunks.first - step;
+    step = 1;
+    chunk = chunks.first - 1;
   }
   SCOREMOD_MEMBER void begin_rows(const AttentionArguments& call, const KeyShare& own) {
     const int last_row = rows_of_head(call) - 1, last_of_tile = own.first_row() + kQueries - 1;
@@ -83,8 +80,7 @@ struct KeyWalk {
   SCOREMOD_MEMBER void look(const Arguments& p, int b) {
     const int lane = threadIdx.x % 32, at = chunk * kChunkTiles + lane;
     TileKind state = kEmptyTile;
-    if (lane < kChunksAhead * kChunkTiles && at < p.call.key_tiles && (kChunksAhead == 1 || at < end * kChunkTiles))
-      state = band_state_of(p.call, b, first_q, last_q, at);
+    if (lane < kChunkTiles && at < p.call.key_tiles) state = band_state_of(p.call, b, first_q, last_q, at);
     some = ballot(state != kEmptyTile);
     full = kMask == kScoreMask ? 0u : ballot(state == kFullTile);
     if (kMask == kListedMask && some != 0) look_closely(p, b);
@@ -92,47 +88,35 @@ struct KeyWalk {
   // Evaluates the mask until every tile is known to have a kept key and a masked one. It does so once for all queries
   // if the mask is the same for them, as lengths are. Tiles without a masked key take longest.
   SCOREMOD_MEMBER void look_closely(const Arguments& p, int b) {
-    const int last_head = h + (kMaskVariesWithHead ? p.call.group - 1 : 0);
+    constexpr int kTogether = kKeys < 32 ? kKeys : 32;
+    constexpr unsigned kAll = kTogether == 32 ? ~0u : (1u << kTogether % 32) - 1u;
+    const int lane = threadIdx.x % 32, last_head = h + (kMaskVariesWithHead ? p.call.group - 1 : 0);
     const int last = kMaskVariesWithQuery ? last_q : first_q;
     unsigned kept = 0, masked = 0;
     for (int head = h; head <= last_head; ++head) {
       for (int q = first_q; q <= last; ++q) {
-        look_at_keys(p, b, head, q, kept, masked);
+#pragma unroll
+        for (int i = 0; i < 64; i += 32) {
+          const int kv = chunk * 64 + i + lane;
+          const unsigned bits = ballot(kv < p.call.seq_kv && keeps(p, b, head, q, kv));
+#pragma unroll
+          for (int part = 0; part < 32; part += kTogether) {
+            const unsigned of_tile = bits >> part & kAll, tile_bit = 1u << (i + part) / kKeys;
+            if (of_tile != 0) kept |= tile_bit;
+            if (of_tile != kAll) masked |= tile_bit;
+          }
+        }
         if ((some & ~(kept & masked)) == 0) break;
       }
     }
     some &= kept;
     full = some & ~masked;
   }
-  // Adds the tiles with a key that this query keeps, and those with one that it does not. A lane evaluates the mask of
-  // all its keys before any is used, so that they wait for memory together.
-  SCOREMOD_MEMBER void look_at_keys(const Arguments& p, int b, int head, int q, unsigned& kept, unsigned& masked) const {
-    constexpr int kSteps = kChunksAhead * 64 / 32, kTogether = kKeys < 32 ? kKeys : 32;
-    constexpr unsigned kAll = kTogether == 32 ? ~0u : (1u << kTogether % 32) - 1u;
-    const int first = chunk * 64 + threadIdx.x % 32, end_kv = p.call.seq_kv;
-    bool keeps_key[kSteps];
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      const int kv = first + i * 32;
-      const bool kept_there = keeps(p, b, head, q, kv < end_kv ? kv : end_kv - 1);
-      keeps_key[i] = kv < end_kv && kept_there;
-    }
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      const unsigned bits = ballot(keeps_key[i]);
-#pragma unroll
-      for (int part = 0; part < 32; part += kTogether) {
-        const unsigned of_tile = bits >> part & kAll, tile_bit = 1u << (i * 32 + part) / kKeys;
-        if (of_tile != 0) kept |= tile_bit;
-        if (of_tile != kAll) masked |= tile_bit;
-      }
-    }
-  }
 };
 
 // A tile's rows of q, of as many heads; rows beyond the last are zeros, and so are the dims that pad a row. Eight dims
-// of a row from one on go to word_at(row, dim). By kLoaders threads, of which the calling one is `thread`. Eight threads
-// copy a row, whose place each finds once.
+// of a row from one on go to word_at(row, dim). By kLoaders threads, of which the calling one is `thread`. Eight
+// threads copy a row, whose place each finds once.
 template <int kLoaders = kThreads, class WordAt>
 SCOREMOD_FUNCTION void load_queries(const AttentionArguments& call, const KeyShare& own, const WordAt& word_at,
                                     int thread = threadIdx.x) {

@@ -1,6 +1,6 @@
-// Producers of hopper_wide_decode. One warp finds the tiles of keys, and the others load their rows: by TMA where a box
-// of rows lies in one piece, else by cp.async, of any layout: a page may have a single token. Where v is a view of k's
-// first dims, as in multi-head latent attention, each tile is loaded once.
+// Producers of hopper_wide_decode. One warp finds the tiles of keys, and the others load their rows. TMA loads them
+// where a box of rows lies in one piece, else cp.async gathers them: a page may have a single token. Where v is a view
+// of k's first dims, as in multi-head latent attention, each tile is loaded once.
 #pragma once
 
 #include "backend/kernels/hopper/tiles.cuh"
@@ -242,8 +242,7 @@ SCOREMOD_FUNCTION void find_tiles(const Arguments& p, const WideTiles& tiles, co
 // room for it. The places of rows to gather are looked up before.
 template <int kDim, class Waited>
 SCOREMOD_FUNCTION void fill_stage(const WideTiles& tiles, Ring<kStages>& ring, const TensorArgument& tensor,
-                                  const TensorMap& map, const Step& step, int keys, bool by_tma,
-                                  const Waited& waited) {
+                                  const TensorMap& map, const Step& step, int keys, bool by_tma, const Waited& waited) {
   Barrier* const full = tiles.full + ring.stage;
   const bool has_keys = step.tile >= 0, is_whole = has_keys && (step.tile / 2 + 1) * kKeys <= keys;
   if (by_tma && is_whole) {

@@ -263,7 +263,8 @@ const PlantedFault kPlantedFaults[] = {
     {"OnePlaceForBothPartials", {"(cta * kTeams + team) + (goes_on ? 1 : 0)", "(cta * kTeams + team)"}},
     {"OnePlaceForBothPartialsOfACta", {"+ number) + (goes_on ? 1 : 0)", "+ number)"}},
     {"TheLastPartialElsewhere", {"(ends && i == count - 1 ? 1 : 0)", "0"}},
-    {"APartLeftOut", {"rows[i].add(lists[i].at(part))", "if (part > 0) rows[i].add(lists[i].at(part))"}},
+    {"APartLeftOut",
+     {"rows[i].add(lists[i].at(there ? part : 0), there)", "rows[i].add(lists[i].at(part), there && part > 0)"}},
     {"ATeamsPartLeftOut",
      {"+ row * kPartRow, last - first + 1, parts.floats, ends}",
       "+ row * kPartRow, last - first, parts.floats, false}"}},
@@ -278,6 +279,16 @@ const PlantedFault kPlantedFaults[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Faults, PersistentSplitKvFaults, ::testing::ValuesIn(kPlantedFaults),
                          [](const auto& fault) { return std::string(fault.param.name); });
+
+/// A warp merges rows of tiles with two parts beside some with three.
+TEST(PersistentSplitKvTiles, MayHaveOtherCountsOfParts) {
+  const checking::CheckCase test = paged_case({3, 4, 1, 4, 512, 32, 16});
+  const ProblemInputs inputs = inputs_of(test, {192, 320, 512});  // teams have 128 keys each
+  const SplitKvShape shape = shape_of(test.problem, 16, 1);
+  test::expect_right(check_of(test, inputs, shape));
+  const Fault twice{"rows[i].add(lists[i].at(there ? part : 0), there)", "rows[i].add(lists[i].at(there ? part : 0))"};
+  EXPECT_FALSE(check_of(test, inputs, shape, {.forward = twice, .of_both = kOnce}).passed());
+}
 
 TEST(PersistentSplitKvFaultsDeathTest, AreSeen) {
   const auto run = [](const char* text, const char* instead) {

@@ -151,13 +151,32 @@ TEST_P(WideDecodeFaults, AreSeen) {
 }
 INSTANTIATE_TEST_SUITE_P(
     Texts, WideDecodeFaults,
-    ::testing::Values(test::EmulatedLaunches::Fault{"return moved_by(ring, stage * WideTiles::kTileBytes)",
-                                                    "return moved_by(ring, 0 * stage)"},
-                      test::EmulatedLaunches::Fault{"first_dim() / 64 * kKeys * 128", "0"},
-                      test::EmulatedLaunches::Fault{"if (ballot(pair.low != 1.0f || pair.high != 1.0f) != 0)",
-                                                    "if (false)"},
-                      test::EmulatedLaunches::Fault{"rows.sum[0][half] = float_of_bits(words[half][1]);", ""},
-                      test::EmulatedLaunches::Fault{"row_tile = (int)(at / of_row_tile);", "row_tile = 0;"}));
+    ::testing::Values(
+        test::EmulatedLaunches::Fault{"return moved_by(ring, stage * WideTiles::kTileBytes)",
+                                      "return moved_by(ring, 0 * stage)"},
+        test::EmulatedLaunches::Fault{"first_dim() / 64 * kKeys * 128", "0"},
+        test::EmulatedLaunches::Fault{"if (ballot(pair.low != 1.0f || pair.high != 1.0f) != 0)", "if (false)"},
+        test::EmulatedLaunches::Fault{"rows.sum[0][half] = float_of_bits(words[half][1]);", ""},
+        test::EmulatedLaunches::Fault{"row_tile = (int)(at / of_row_tile);", "row_tile = 0;"},
+        test::EmulatedLaunches::Fault{"step.tile / 2 * kKeys + i * kBoxRows;", "step.tile / 2 * kKeys;"}));
+
+/// The checks would see wrong places of pages that TMA loads.
+class WideDecodePageFaults : public ::testing::TestWithParam<test::EmulatedLaunches::Fault> {};
+
+TEST_P(WideDecodePageFaults, AreSeen) {
+  const auto* pages = std::ranges::find(test::kWideDecodes, 64, &test::WideCase::page);
+  const checking::CheckCase test = test::check_case(*pages);
+  const auto shape_of = [&](const AttentionProblem& problem, Direction) {
+    return wide_split_kv_shape(problem, device().multiprocessors);
+  };
+  const test::EmulatedFaults fault{.forward = GetParam()};
+  EXPECT_FALSE(test::check_emulated(test, random_inputs(test.problem), shape_of, fault).passed());
+}
+INSTANTIATE_TEST_SUITE_P(Texts, WideDecodePageFaults,
+                         ::testing::Values(test::EmulatedLaunches::Fault{"row[i] %= kBlockRows;", "row[i] = 0;"},
+                                           test::EmulatedLaunches::Fault{
+                                               "batch[i] = clamped(*page, 0, tensor.count - 1);",
+                                               "batch[i] = step.b;"}));
 
 TEST(WideHeadParts, FitEveryDevice) {
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
