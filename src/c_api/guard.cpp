@@ -7,7 +7,6 @@
 #include "scoremod/error.hpp"
 
 #include "base/current_exception.hpp"
-#include "base/fail.hpp"
 
 namespace scoremod::c_api {
 namespace {
@@ -49,10 +48,6 @@ scoremod_status status_of_current_exception(char** message) noexcept {
     if (message != nullptr) *message = copy_text(parts);
     return status_of(code);
   });
-}
-
-void require(const void* pointer, const char* name) {
-  if (pointer == nullptr) fail_argument(name, ": expected a pointer, found NULL");
 }
 
 }  // namespace scoremod::c_api

@@ -5,6 +5,8 @@
 
 #include "scoremod/c_api.h"
 
+#include "base/fail.hpp"
+
 namespace scoremod::c_api {
 
 /// The parts joined, as a copy that the caller owns and frees with scoremod_text_free; null when there is no memory for
@@ -18,7 +20,10 @@ void give(std::string_view text, char** destination);
 scoremod_status status_of_current_exception(char** message) noexcept;
 
 /// Throws the caller's mistake when a pointer is null; `name` is that of the argument.
-void require(const void* pointer, const char* name);
+template <class Value>
+void require(Value* pointer, const char* name) {
+  if (pointer == nullptr) fail_argument(name, ": expected a pointer, found NULL");
+}
 
 /// Runs the body of one function of the C interface, so that no exception leaves it.
 template <class Body>
