@@ -26,7 +26,7 @@ extern const KernelFamily kSplitKvFamily;
 /// The shape of a decode forward.
 struct SplitKvShape : TileShape {
   bool hopper = false;  ///< by WGMMA and TMA, else by mma.sync and cp.async
-  bool wide = false;    ///< of `hopper`: two warpgroups have half of v's dims each, and producers gather rows
+  bool wide = false;    ///< of `hopper`: two warpgroups have half of v's dims each, and a third one loads keys
   int teams = 1;        ///< parts of a CTA's warps that have the same rows and different keys
   int splits = 1;       ///< split-KV: CTAs that share the keys of a head; an argument of the kernels
   int stages = 2;       ///< the tiles that a team has room for
@@ -35,7 +35,7 @@ struct SplitKvShape : TileShape {
   /// of the kernels, but whether it is 0 is compiled in.
   int persistent_ctas = 0;
 
-  /// A Hopper team has a warp of producers, or a warpgroup where they gather rows.
+  /// A Hopper team has a warp of producers, or a warpgroup where it may have to gather rows.
   int producers() const { return !hopper ? 0 : wide ? 128 : 32 * teams; }
   int threads() const { return consumer_threads() + producers(); }
   KernelTraits traits() const;
