@@ -64,7 +64,8 @@ TEST(Guard, MessageMayBeUnwanted) {
 }
 
 TEST(Guard, RequireNamesTheArgument) {
-  const Outcome missing = run([] { require(nullptr, "problem_json"); });
+  const char* const absent = nullptr;
+  const Outcome missing = run([absent] { require(absent, "problem_json"); });
   EXPECT_EQ(missing.status, SCOREMOD_INVALID_ARGUMENT);
   EXPECT_NE(missing.message.find("problem_json"), std::string::npos);
   EXPECT_EQ(run([] { require("something", "problem_json"); }).status, SCOREMOD_OK);
