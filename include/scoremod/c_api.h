@@ -164,8 +164,7 @@ typedef struct scoremod_backward_args {
 
 /* A call that is made often, with other memory each time: its structs stand ready, and scoremod_attention_call puts
  * each address, with its bytes, into its buffer before it calls. Threads have structs of their own. An attention that
- * leaves sizes open is called at `sizes`, as the one that scoremod_attention_at gives for them. Where `of_sizes` is
- * set, *of_sizes becomes that one after the call; the caller destroys it. */
+ * leaves sizes open is called at `sizes`, as the one that scoremod_attention_at gives for them. */
 typedef struct scoremod_prepared_call {
   size_t struct_size;
   const scoremod_attention* attention;
@@ -174,9 +173,8 @@ typedef struct scoremod_prepared_call {
   scoremod_buffer* const* buffers; /* those of forward or backward, or of their operands and gradients */
   void* const* addresses;
   const size_t* bytes;
-  size_t count;                  /* of the three arrays above */
-  const scoremod_sizes* sizes;   /* NULL for an attention of fixed sizes */
-  scoremod_attention** of_sizes; /* NULL: not wanted */
+  size_t count;                /* of the three arrays above */
+  const scoremod_sizes* sizes; /* NULL for an attention of fixed sizes */
 } scoremod_prepared_call;
 
 /* The library's version, such as "0.1.0". */

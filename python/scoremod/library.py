@@ -103,7 +103,6 @@ class PreparedCall(SizedStructure):
         *[(name, c_void_p) for name in ("buffers", "addresses", "bytes")],
         ("count", c_size_t),
         ("sizes", c_void_p),
-        ("of_sizes", c_void_p),
     ]
 
 

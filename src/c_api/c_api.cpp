@@ -186,7 +186,6 @@ scoremod_status scoremod_attention_backward(const scoremod_attention* attention,
 scoremod_status scoremod_attention_call(const scoremod_prepared_call* call, char** message) {
   return guard(message, [&] {
     const scoremod_prepared_call prepared = convert(call);
-    if (prepared.of_sizes != nullptr) *prepared.of_sizes = nullptr;
     if ((prepared.forward == nullptr) == (prepared.backward == nullptr))
       scoremod::fail_argument("call: expected forward or backward, found ",
                               prepared.forward == nullptr ? "neither" : "both", "; set one of them");
@@ -195,10 +194,7 @@ scoremod_status scoremod_attention_call(const scoremod_prepared_call* call, char
       *prepared.buffers[i] = {prepared.addresses[i], prepared.bytes[i]};
     }
     if (prepared.sizes == nullptr) return run(*of_fixed_sizes(prepared.attention), prepared);
-    std::unique_ptr<scoremod_attention> of_sizes(
-        new scoremod_attention{at(prepared.attention, prepared.sizes), nullptr});
-    run(*of_sizes->attention, prepared);
-    if (prepared.of_sizes != nullptr) *prepared.of_sizes = of_sizes.release();
+    run(*at(prepared.attention, prepared.sizes), prepared);
   });
 }
 

@@ -32,7 +32,6 @@ static_assert(sizeof(void*) != 8 || offsetof(scoremod_sizes, takes_zeros) == 160
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_request_queue_options, threads) == 20);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_prepared_call, count) == 56);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_prepared_call, sizes) == 64);
-static_assert(sizeof(void*) != 8 || offsetof(scoremod_prepared_call, of_sizes) == 72);
 
 /// No caller's struct is larger; a larger struct_size is memory that was never set.
 constexpr std::size_t kMaxStructSize = 4096;

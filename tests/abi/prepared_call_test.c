@@ -27,7 +27,7 @@ int main(void) {
   scoremod_buffer* const buffers[] = {&args.o};
   void* addresses[] = {first};
   const size_t bytes[] = {sizeof first};
-  scoremod_prepared_call call = {sizeof call, attention, &args, NULL, buffers, addresses, bytes, 1, NULL, NULL};
+  scoremod_prepared_call call = {sizeof call, attention, &args, NULL, buffers, addresses, bytes, 1, NULL};
   status = scoremod_attention_call(&call, &message);
   EXPECT_OK(status, message);
   addresses[0] = second;

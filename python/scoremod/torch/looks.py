@@ -74,6 +74,11 @@ def reach_their_ends(tensors, itemsizes, spans):
     return True
 
 
+def behind_their_beginnings(tensors):
+    """The bytes of each tensor's storage from its first element on."""
+    return [x.untyped_storage().nbytes() - x.storage_offset() * x.itemsize for x in tensors]
+
+
 class Looks:
     """The looks of a call's tensors, by name, in the order in which the call takes them."""
 

@@ -12,7 +12,7 @@ import torch
 
 from scoremod import library
 from scoremod.open_attention import Handle
-from scoremod.torch.looks import Look, Looks, reach_their_ends
+from scoremod.torch.looks import Look, Looks, behind_their_beginnings, reach_their_ends, span
 
 _ALIGNMENT = 64
 # TMA loads tensors on a GPU from addresses that are multiples of it.
@@ -28,11 +28,10 @@ _MADE_HERE = {"forward": ("o", "lse", "max_logit", "amax_o"), "backward": ("dq",
 class Direction:
     """The calls of one direction of a compiled problem, whose tensors come in the order of their looks. Their workspace is PyTorch's.
 
-    rows, is_like_query: of an eager forward, the shape of an LSE, and whether the output has the query's shape and strides. is_new: whether the library has not been
-    asked for an attention of these sizes (AtNewSizes).
+    rows, is_like_query: of an eager forward, the shape of an LSE, and whether the output has the query's shape and strides.
     """
 
-    __slots__ = ("_bytes", "_handle", "_looks", "_owner", "_serial", "_shapes", "_spans", "_workspace_bytes", "is_like_query", "is_new", "of_all", "rows")
+    __slots__ = ("_bytes", "_handle", "_looks", "_owner", "_serial", "_shapes", "_spans", "_workspace_bytes", "is_like_query", "of_all", "rows")
 
     def __init__(self, attention, direction, tensors, operands, gradients, workspace_bytes, call, device):
         """tensors: name of a field -> its Look; operands, gradients: (name of the operand, Look) each."""
@@ -46,11 +45,7 @@ class Direction:
         of_all."""
         self._owner, self._handle, self._serial = owner, handle, next(_serials)
         self._bytes, self._workspace_bytes, self._spans = sizes, sizes[-1], self.of_all.of_callers(sizes)
-        self._shapes, self._looks, self.is_new = shapes, None, False
-
-    def _take(self, handle):
-        """Has a handle of its own from now on."""
-        self._owner, self._handle, self._serial, self.is_new = Handle(handle), handle, next(_serials), False
+        self._shapes, self._looks = shapes, None
 
     def _describe(self, block):
         """Writes into a block all that calls of this Direction have in common."""
@@ -87,8 +82,8 @@ class Direction:
     def run_known(self, tensors, dropout=None, offsets=None, keeps_scratch=False):
         """run() of tensors whose looks were compared already: this was found by them, as an eager call's is by its kind. keeps_scratch: whether its workspace may
         be one that other calls had, which none within a graph that replays may."""
-        of_all = self.of_all
-        if not reach_their_ends(of_all.of_callers(tensors), of_all.itemsizes, self._spans):
+        of_all, spans = self.of_all, self._spans
+        if spans is not None and not reach_their_ends(of_all.of_callers(tensors), of_all.itemsizes, spans):
             self.looks.refuse_short(of_all.function, tensors)
         try:
             block = of_all.blocks.pop()
@@ -98,6 +93,11 @@ class Direction:
         if block.serial != self._serial:
             block.serial = self._serial
             self._describe(block)
+        if spans is None:
+            nbytes = behind_their_beginnings(tensors)
+            if min(nbytes) < 0:  # the storage was made smaller
+                self.looks.refuse_short(of_all.function, tensors)
+            words[block.bytes] = [*nbytes, self._workspace_bytes]
         addresses = [*map(_address_of, tensors)]
         if stream is not None:
             low = 0
@@ -134,42 +134,41 @@ class Direction:
             of_all.refuse(status, words)
         if pile is not None:
             pile.append(scratch)
-        if self.is_new:
-            self._take(words[_ANSWER])
         of_all.blocks.append(block)
 
 
 class AtNewSizes(Direction):
-    """A Direction at sizes that may never come again: its first call finds the library's attention by the sizes. Nobody asks that for its workspace, and calls have one
-    of `guessed_bytes`, which is refused where it is too small. Threads share it after a call or settle()."""
+    """A Direction at sizes that may never come again: each call finds the library's attention by the sizes, and the library holds each tensor's memory to them. Nobody
+    asks for the workspace that they need, and calls have one of `guessed_bytes`, which is refused where it is too small."""
 
     __slots__ = ("_numbers", "_prepared", "_sizes")
 
     @staticmethod
-    def of(of_all, prepared, sizes, numbers, shapes, nbytes):
-        """prepared: the PreparedSizes that takes these sizes and numbers; shapes: (shape, strides) of each tensor; nbytes: the bytes of each."""
+    def of(of_all, prepared, sizes, numbers, shapes):
+        """prepared: the PreparedSizes that takes these sizes and numbers; shapes: (shape, strides) of each tensor."""
         made = _new(AtNewSizes)  # a third of the time of __init__()
         made.of_all, made._prepared, made._sizes, made._numbers = of_all, prepared, sizes, numbers
-        made._set(prepared, prepared.open, (*nbytes, of_all.guessed_bytes), shapes)
-        made.is_new = True
+        made._shapes, made._looks, made._spans, made._serial, made._workspace_bytes = shapes, None, None, next(_serials), of_all.guessed_bytes
         return made
 
-    def settle(self):
-        """Asks the library for the attention, and for its workspace. Raises what it says of the sizes."""
+    def settled(self):
+        """The Direction of these sizes with an attention and a workspace of its own. Raises what the library says of the sizes."""
         handle, workspace_bytes = self._prepared.at(self._sizes, self._numbers)
         self.of_all.guess(workspace_bytes)
-        self._bytes, self._workspace_bytes = (*self._bytes[:-1], workspace_bytes), workspace_bytes
-        self._take(handle)
+        made = _new(Direction)
+        made.of_all, made.rows, made.is_like_query = self.of_all, self.rows, self.is_like_query
+        pairs = zip(self.of_all.looks.values(), self._shapes, strict=True)
+        sizes = [span(*shape) * look.dtype.itemsize for look, shape in pairs]
+        made._set(Handle(handle), handle, [*sizes, workspace_bytes], self._shapes)
+        return made
 
     def _describe(self, block):
-        if not self.is_new:
-            return Direction._describe(self, block)
         if block.sizes is None:
             block.sizes = self._prepared.struct()
         words, base, *_ = block.sizes
         self._prepared.write(words, self._sizes, self._numbers)
         words = block.words
-        words[_ATTENTION], words[_SIZES], words[block.bytes] = self._handle, base, self._bytes
+        words[_ATTENTION], words[_SIZES] = self._prepared.open, base
 
 
 class _OfAllSizes:
@@ -224,7 +223,7 @@ def _scratch(size, device):
 
 
 class _Block:
-    """One call's structs, in one piece of memory: the message, the prepared call, its answer and its arrays, the options, the arguments, operands and gradients of operands.
+    """One call's structs, in one piece of memory: the message, the prepared call and its arrays, the options, the arguments, operands and gradients of operands.
 
     words: all of it, in words, which are written as such: ctypes' own structs take ten times as long. addresses, bytes: where those of the tensors stand, in
     order, and after them the workspace's. serial: that of the Direction whose attention and bytes are in it. sizes: the struct of an AtNewSizes', once one had it.
@@ -234,7 +233,7 @@ class _Block:
         direction, tensors, operands, gradients = of_all.direction, of_all.tensors, of_all.operands, of_all.gradients
         kind = {"forward": library.ForwardArgs, "backward": library.BackwardArgs}[direction]
         fields, count = _words_of(kind), len(tensors) + len(operands) + len(gradients) + 1
-        arrays = 1 + _ANSWER
+        arrays = 1 + _PREPARED
         options = arrays + 3 * count
         arguments = options + _OPTIONS
         named = arguments + sizeof(kind) // _WORD
@@ -245,7 +244,7 @@ class _Block:
         self.addresses, self.bytes = slice(arrays, arrays + count), slice(arrays + count, arrays + 2 * count)
         self.stream, self.offsets, self.dropout = (options + _OPTION_WORDS[name] for name in ("stream", "batch_offset", "dropout_seed"))
 
-        prepared = {direction: arguments, "addresses": arrays, "bytes": arrays + count, "buffers": arrays + 2 * count, "of_sizes": _ANSWER}
+        prepared = {direction: arguments, "addresses": arrays, "bytes": arrays + count, "buffers": arrays + 2 * count}
         for name, place in prepared.items():
             words[1 + _PREPARED_WORDS[name]] = base + place * _WORD
         words[1], words[1 + _PREPARED_WORDS["count"]] = sizeof(library.PreparedCall), count
@@ -276,7 +275,6 @@ _OPTIONS, _NAMED = sizeof(library.CallOptions) // _WORD, sizeof(library.NamedBuf
 _PREPARED = sizeof(library.PreparedCall) // _WORD
 _OPTION_WORDS, _PREPARED_WORDS = _words_of(library.CallOptions), _words_of(library.PreparedCall)
 _ATTENTION, _SIZES = 1 + _PREPARED_WORDS["attention"], 1 + _PREPARED_WORDS["sizes"]
-_ANSWER = 1 + _PREPARED  # the handle that a call at new sizes gives
 _HAS_SCALE, _SCALE = struct.Struct("=if"), struct.Struct("=Q")
 
 

@@ -34,6 +34,7 @@ _default_dtype, _is_grad_enabled, _count_threads = torch.get_default_dtype, torc
 _is_deterministic, _any_autocast = torch._C._get_deterministic_algorithms, torch._C._is_any_autocast_enabled
 _count_modes, _count_function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
 _NO_MODES = (False, 0, 0)
+_new = object.__new__
 
 
 class PlainOptions(NamedTuple):
@@ -147,9 +148,7 @@ class Variant:
         # Guards take no tensor twice: of one that comes again they see the first, and which is which is asked for here.
         self._again = [(place, first) for place, first in enumerate(firsts) if place != first]
         self._once = [place for place, first in enumerate(firsts) if place == first]
-        # By the hash of their tensors' looks, which takes a microsecond each time: those of the last sizes, and of those before. Once the former are many they take the
-        # latter's place. A BoundedCache takes five times as long for a new size.
-        self._entries, self._older, self._resizable = {}, {}, None
+        self._entries, self._resizable = BoundedCache(_MAX_SIZES), None  # by their looks
         self._last: Any = None  # the Entry of the last call; each Variant gets one as it is made
         self._of_any_size = _guard(self._distinct(tensors), is_of_any_size=True)
 
@@ -173,49 +172,29 @@ class Variant:
     def add(self, tensors, entry):
         entry.guard = _guard(self._distinct(tensors))
         entry.looks = _looks_of(tensors)
-        self._keep(hash(entry.looks), entry)
+        self._entries[entry.looks] = self._last = entry
         if entry.route.resizing is not None:
             self._resizable = entry
-
-    def _keep(self, number, entry):
-        """number: the hash of the Entry's looks."""
-        entries = self._entries
-        entries[number] = self._last = entry
-        if len(entries) >= _MAX_SIZES:
-            self._older, self._entries = entries, {}
 
     def serve(self, tensors, out):
         """The result of a call with these; None where it is none that is known, or whose sizes alone are new."""
         entry, distinct = self._last, tensors if not self._again else self._distinct(tensors)
         if distinct is None:
             return None
-        if entry.guard is None or not entry.guard(*distinct):
-            if not self._of_any_size(*distinct):  # which the looks of tensors, and nothing else, stand beside
-                return None
-            looks = _looks_of(tensors)
-            number = hash(looks)
-            entry = self._entries.get(number)
+        if entry.guard is not None and entry.guard(*distinct):
+            return entry.run(tensors, out)
+        if not self._of_any_size(*distinct):  # which the looks of tensors, and nothing else, stand beside
+            return None
+        looks = _looks_of(tensors)
+        if entry.looks != looks:
+            entry = None if self._resizable is None else self._resizable.resized(tensors, looks)
+            entry = entry or self._entries.get(looks)
             if entry is None:
-                entry = self._older.get(number)
-                if entry is None:
-                    return self._serve_new(tensors, looks, number, out)
-                self._keep(number, entry)
-            if entry.looks != looks:
-                return self._serve_new(tensors, looks, number, out)
-            if entry.guard is None:
-                entry.calls += 1
-                if entry.calls > _CALLS_BEFORE_GUARD:
-                    entry.guard = _guard(distinct)
-            self._last = entry
+                return None
+        elif entry.guard is None:
+            entry = entry.again(distinct)
+        self._last = entry
         return entry.run(tensors, out)
-
-    def _serve_new(self, tensors, looks, number, out):
-        """serve() of sizes that no entry has. number: the hash of their looks."""
-        entry = None if self._resizable is None else self._resizable.resized(tensors, looks)
-        found = None if entry is None else entry.run_first(tensors, out)
-        if found is not None:
-            self._keep(number, entry)
-        return found
 
 
 def _guard(tensors, is_of_any_size=False):
@@ -266,21 +245,20 @@ class Route:
 class Entry:
     """Calls with tensors of the same looks.
 
-    guard: says whether tensors are of these looks; None before a few calls, of which a size may never have as many. at: the Direction of other sizes than those of the
-    route's EagerCall.
+    guard: says whether tensors are of these looks; None of an AtNewSizes'. at: the Direction of other sizes than those of the route's EagerCall.
     """
 
-    __slots__ = ("_at", "_checks", "calls", "guard", "looks", "route")
+    __slots__ = ("_at", "_checks", "guard", "looks", "route")
 
-    def __init__(self, route, checks, looks=None, at=None):
+    def __init__(self, route, checks, looks=None, at=None, guard=None):
         """checks: (place, function of the tensor there and the key that says whether its numbers are as they have to be) each."""
-        self.route, self.guard, self.calls, self._checks, self.looks = route, None, 0, checks, looks
+        self.route, self._checks, self.looks, self.guard = route, checks, looks, guard
         self._at: Any = at
 
     def resized(self, tensors, looks):
         """The Entry of other sizes; None where the long way is to be gone."""
         at = self.route.resizing.at(tensors, looks)
-        return None if at is None else Entry(self.route, self._checks, looks, at)
+        return None if at is None else _OfNewSizes.of(self.route, self._checks, looks, at)
 
     def run(self, tensors, out):
         for place, holds in self._checks:
@@ -288,17 +266,37 @@ class Entry:
                 return None
         return self.route.run(tensors, out, self._at)
 
-    def run_first(self, tensors, out):
-        """run() of sizes that nobody has asked the library for; None where it refuses them."""
+
+class _OfNewSizes(Entry):
+    """The Entry of sizes that may not come again, at an AtNewSizes."""
+
+    __slots__ = ("_calls",)
+
+    @staticmethod
+    def of(route, checks, looks, at):
+        made = _new(_OfNewSizes)  # a third of the time of __init__()
+        made.route, made._checks, made.looks, made.guard, made._at, made._calls = route, checks, looks, None, at, 0
+        return made
+
+    def again(self, tensors):
+        """The Entry of the same sizes, which come again with these tensors, each once: after a few calls one that takes less time for each, and more to be made."""
+        self._calls += 1
+        return self if self._calls < _CALLS_BEFORE_GUARD else self._settled(_guard(tensors))
+
+    def _settled(self, guard=None):
+        return Entry(self.route, self._checks, self.looks, self._at.settled(), guard)
+
+    def run(self, tensors, out):
+        """As an Entry's; None, too, where the library refuses the sizes."""
         try:
-            return self.run(tensors, out)
-        except Error:
+            return Entry.run(self, tensors, out)
+        except Error:  # of a workspace that is too small, before anything is written
             pass
         try:
-            self._at.settle()
+            settled = self._settled()
         except Error:
             return None
-        return self.run(tensors, out)
+        return settled.run(tensors, out)
 
 
 def _place_of(tensor, tensors):

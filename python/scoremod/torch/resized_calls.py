@@ -5,7 +5,6 @@ way, which says what is wrong. In generation keys and values grow, and the other
 """
 
 import itertools
-import math
 import operator
 from typing import Any
 
@@ -14,7 +13,7 @@ from scoremod.program import AXES
 from scoremod.torch.asked_sizes import answer_alike, axes_of
 from scoremod.torch.call import PAGED
 from scoremod.torch.captures import Computed, Extents
-from scoremod.torch.looks import dense, span
+from scoremod.torch.looks import dense
 from scoremod.torch.prepared_calls import AtNewSizes
 from scoremod.torch.strides import output_strides, taken
 
@@ -22,20 +21,20 @@ from scoremod.torch.strides import output_strides, taken
 class _OfQuery:
     """All that follows from a query's look, which is (shape, strides).
 
-    nbytes: the query's, up to its last element. rows: the shape of an LSE. strides: those of the output. is_like_query: whether the output has the query's
-    shape and strides. results: (shape, strides) of each tensor that a call makes; nbytes_of_results: the bytes of each.
+    rows: the shape of an LSE. strides: those of the output. is_like_query: whether the output has the query's shape and strides. results: (shape, strides) of
+    each tensor that a call makes.
     """
 
-    __slots__ = ("is_like_query", "look", "nbytes", "nbytes_of_results", "results", "rows", "strides")
+    __slots__ = ("is_like_query", "look", "results", "rows", "strides")
 
 
 class _OfOperands:
     """All that follows from the looks of the operands, and from the call's counts along the axes that they and the trace's questions follow.
 
-    numbers: the shape and strides of those that the library takes, in a row; nbytes: the bytes of each.
+    numbers: the shape and strides of those that the library takes, in a row.
     """
 
-    __slots__ = ("counts", "looks", "nbytes", "numbers")
+    __slots__ = ("counts", "looks", "numbers")
 
 
 def _items_at(places):
@@ -55,7 +54,6 @@ class Resizing:
         self._of_all = call.compiled.forward.of_all
         looks = self._of_all.looks
         (*_, self._heads, _, self._dim), (_, self._heads_kv, self._block, _), (*_, self._dim_v) = (looks[name].shape for name in "qkv")
-        self._itemsizes = [look.dtype.itemsize for look in looks.values()]
         self._is_paged = call.call.place == PAGED
         # Heads are those of the call, and so are the answers of what asks for nothing else.
         self._guards = [each for each in call.traced.guards if axes_of(each[0]) - {"h"}]
@@ -108,35 +106,29 @@ class Resizing:
             of_operands = self._of_operands = self._found_of_operands(tensors, operands, counts, followed)
         if of_query is None or of_operands is None:
             return None
-        itemsizes = self._itemsizes
-        reach_k = self._reach(tensors[1], look_k, itemsizes[1])
-        reach_v = reach_k if look_v == look_k and itemsizes[1] == itemsizes[2] else self._reach(tensors[2], look_v, itemsizes[2])
-        if reach_k is None or reach_v is None:
+        if not self._is_taken(tensors[1], look_k) or (look_v != look_k and not self._is_taken(tensors[2], look_v)):
             return None
         batch, heads, queries, keys = counts
         # Sums of tuples take a third of the time of lists that are made of them.
         numbers = look_q[1] + look_k[1] + look_v[1] + of_query.strides + of_operands.numbers
         sizes = (batch, heads, self._heads_kv, queries, keys, 0, 0) + paged
-        nbytes = (of_query.nbytes, reach_k[0], reach_v[0]) + of_query.nbytes_of_results + of_operands.nbytes
-        made = AtNewSizes.of(self._of_all, self._sizes, sizes, numbers, looks[:3] + of_query.results + operands, nbytes)
+        made = AtNewSizes.of(self._of_all, self._sizes, sizes, numbers, looks[:3] + of_query.results + operands)
         made.rows, made.is_like_query = of_query.rows, of_query.is_like_query
         return made
 
     def _found_of_query(self, query, look):
         """The _OfQuery of a look; None where the query is not taken as it lies."""
         shape, strides = look
-        reach = self._reach(query, look, self._itemsizes[0])
-        if reach is None:
+        if not self._is_taken(query, look):
             return None
         found = _OfQuery()
-        found.look, found.rows, (found.nbytes, is_dense) = look, shape[:-1], reach
-        found.strides = strides if is_dense and self._may_be_like_query else tuple(output_strides(query, self._dim_v))
+        found.look, found.rows = look, shape[:-1]
+        found.strides = strides if query.is_contiguous() and self._may_be_like_query else tuple(output_strides(query, self._dim_v))
         found.is_like_query = self._may_be_like_query and found.strides == strides
         results = [(found.rows + (self._dim_v,), found.strides)]
         if self._has_lse:
             results.append(dense(found.rows, None, None)[:2])
         found.results = tuple(results)
-        found.nbytes_of_results = tuple([math.prod(shape) * itemsize for (shape, _), itemsize in zip(results, self._itemsizes[3:])])
         return found
 
     def _found_of_operands(self, tensors, looks, counts, followed):
@@ -148,23 +140,20 @@ class Resizing:
         found = _OfOperands()
         found.looks, found.counts = looks, followed
         found.numbers = tuple(itertools.chain.from_iterable(each for number in self._described for each in looks[number]))
-        found.nbytes = tuple([tensors[place].nbytes for place in self._places])
         return found
 
     @staticmethod
-    def _reach(tensor, look, itemsize):
-        """(bytes from the first element to the last, whether there are no gaps) of query, key or value; None of one that is not taken as it lies."""
+    def _is_taken(tensor, look):
+        """Whether query, key or value is taken as it lies."""
         if tensor.is_contiguous():
-            return tensor.nbytes, True
+            return True
         (batch, heads, length, dim), (of_batch, of_head, of_token, of_element) = look
         # A part of a longer cache, whose heads or whose tokens are the outer ones: what taken() would find, in a tenth of its time.
         is_part = of_element == 1 and (
             (of_batch >= of_head * heads and of_head >= of_token * length and of_token >= dim)
             or (of_batch >= of_token * length and of_token >= of_head * heads and of_head >= dim)
         )
-        if is_part:
-            return ((batch - 1) * of_batch + (heads - 1) * of_head + (length - 1) * of_token + dim) * itemsize, False
-        return (span(*look) * itemsize, False) if taken(tensor, is_only_read=True) is tensor else None
+        return is_part or taken(tensor, is_only_read=True) is tensor
 
     def _counts(self, shape_q, shape_k, shape_v, looks):
         """((batch, heads, queries, keys), (blocks, blocks of a sequence)) of tensors of these looks.
