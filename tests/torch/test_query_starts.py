@@ -105,6 +105,26 @@ def test_captured_tensors_follow_the_positions(random):
     torch.testing.assert_close(flex_attention(q, k, v, score_mod, mask_mod=causal, q_start=4), dense(q, k, v, 4, score_mod))
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int16, torch.float64, torch.int32, torch.float32])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_longer_tensors_of_any_dtype_follow_the_positions(gradients, dtype, random):
+    """A program has some dtypes alone, so that the part of a tensor that a call reads may be a copy, which lies otherwise than the tensor."""
+    q, k, v = tensors(random, 2, 9, requires_grad=gradients)
+    numbers = [torch.randint(-3, 3, size, generator=random).float() for size in ((B, 31), (31, H))]
+
+    def read(of_keys, of_queries):
+        return lambda score, b, h, q_idx, kv_idx: score + of_keys[b, kv_idx] - 0.5 * of_queries[q_idx, h]
+
+    score_mod, before = read(*(each.to(dtype) for each in numbers)), compiled()
+    for start in (3, 0, 29, 3):
+        found, expected = flex_attention(q, k, v, score_mod, q_start=start), dense(q, k, v, start, read(*numbers), lambda b, h, i, j: j >= 0)
+        torch.testing.assert_close(found, expected)
+        if gradients:
+            for one, other in zip(*(torch.autograd.grad(each.square().sum(), (q, k, v)) for each in (found, expected)), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert compiled() - before == 1
+
+
 def test_integers_are_held_to_int32_at_each_position(random):
     q, k, v = tensors(random, 1, 5)
     ids = torch.full((B,), 2**31 - 10)

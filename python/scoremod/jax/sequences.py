@@ -309,7 +309,10 @@ def gathered(array, table, lengths, layout):
     """The keys, or values, of each sequence, gathered from a paged KV cache; 0 from its length on."""
     order = [layout.index(letter) for letter in "BSHD"]
     # Beyond gathered_lengths() a table may hold anything.
-    blocks = jnp.take(jnp.transpose(array, order), table, axis=0, mode="clip")
+    pool = jnp.transpose(array, order)
+    # Sequences may share blocks, whose gradients XLA adds up in the dtype of what is taken: 16 bits lose each small term of a large sum.
+    wide = pool.astype(jnp.float32) if pool.dtype in (jnp.bfloat16, jnp.float16) else pool
+    blocks = jnp.take(wide, table, axis=0, mode="clip").astype(pool.dtype)
     whole = blocks.reshape(table.shape[0], table.shape[1] * blocks.shape[2], *blocks.shape[3:])
     inside = jnp.arange(whole.shape[1]) < jnp.clip(lengths, 0)[:, None]
     whole = jnp.where(inside[..., None, None], whole, 0)  # another sequence's blocks may hold NaN

@@ -80,21 +80,23 @@ class EagerCall:
         limited = [tensor.dtype not in DTYPE_NAMES or limit < ANY for tensor, limit in zip(captured, limits)]
         self._converted = [(number, limits[number]) for number, is_limited in enumerate(limited) if is_limited]
         sources = [(number, source._replace(limit=ANY)) for number, source in sources]
-        captured = self._in_dtypes(captured)
-        operands = [rebased(source, captured[number]).tensor(query.device) for number, source in sources]
+        self.call = call_of(text)
+        self._moves = self.call.has_offsets and traced.hangs_on_sizes()
+        if self._moves:  # each call's offsets say what is read, and its operands lie as those that _operands_at() makes
+            self._converted, operands = [], [source.tensor(query.device) for source in traced.bound(captured, extents)]
+        else:
+            captured = self._in_dtypes(captured)
+            operands = [rebased(source, captured[number]).tensor(query.device) for number, source in sources]
         self._sources = [
             (number, None if _is_read_as_it_is(each, captured[number], i in wanted) else source, i in wanted)
             for i, ((number, source), each) in enumerate(zip(sources, operands))
         ]
-        self._direct = [number for number, source, _ in self._sources] if all(source is None for _, source, _ in self._sources) else None
+        is_direct = not self._moves and all(source is None for _, source, _ in self._sources)
+        self._direct = [number for number, source, _ in self._sources] if is_direct else None
         self.wants_backward, self.with_lse = backward, with_lse
         self.wanted, self.text = list(wanted), text
         q, k, v = all_taken(query.detach(), key.detach(), value.detach(), backward)
         given = [taken_operand(operand.detach(), i in wanted) for i, operand in enumerate([*operands, *bound])]
-        self.call = call_of(text)
-        self._moves = self.call.has_offsets and traced.hangs_on_sizes()
-        if self._moves:  # each call's offsets say what is read
-            self._converted, self._direct = [], None
         self.has_lse, self._with_max, self._with_amax = backward or with_lse, self.call.max_scores, self.call.amax_o
         self._has_rows = self.has_lse or self._with_max or self._with_amax
         # PyTorch has a shorter way to make outputs with the query's strides.

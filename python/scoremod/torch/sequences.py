@@ -202,7 +202,10 @@ def _ended(lengths, is_block, block_size):
 def _gathered(pool, table, lengths):
     if pool.dtype in FLOAT8:  # which PyTorch moves as bytes alone
         return _gathered(pool.view(torch.uint8), table, lengths).view(pool.dtype)
-    blocks = pool[table.long().clamp(0, pool.shape[0] - 1)]  # what a table holds beyond a length may be anything
+    at = table.long().clamp(0, pool.shape[0] - 1)  # what a table holds beyond a length may be anything
+    # Sequences may share blocks, whose gradients PyTorch adds up: on the host in the pool's own dtype, of which 16 bits lose each small term of a large sum.
+    is_narrow = on_host(pool) and pool.requires_grad and pool.dtype != torch.float32
+    blocks = pool.float()[at].to(pool.dtype) if is_narrow else pool[at]
     whole = blocks.transpose(1, 2).flatten(2, 3)
     inside = torch.arange(whole.shape[2], device=whole.device) < lengths[:, None]
     return torch.where(inside[:, None, :, None], whole, 0)  # another sequence's blocks may hold NaN
