@@ -27,6 +27,8 @@ class Explanation:
     problem: dict[str, Any]  # `scoremod docs problem`
     compiled: dict[str, Any]  # what the compiler made of it: the fields of `scoremod explain --json`
     road: str = ""  # where there are sequences, pages or a sink: what they are of the problem
+    # A token list makes each query of each batch a batch of the problem: these are the caller's numbers of batches and queries.
+    listed: tuple[int, int] | None = None
     why_not_kept: str = ""  # what the functions do that has them traced at each call; nothing where a trace is kept
     # compiled's map of the mask -> the same with what operands hold, which takes up to seconds; None where that isn't known.
     decide: Callable[[dict[str, Any]], dict[str, Any]] | None = dataclasses.field(default=None, repr=False, compare=False)
@@ -39,6 +41,10 @@ class Explanation:
             lines.append(f"{operand.name}: {operand.dtype}{list(operand.shape)}, {where}, {origin}, {operand.bytes} bytes")
         if self.road:
             lines += ["", f"sequences, pages and sinks: {self.road}"]
+        if self.listed:
+            batches, queries = self.listed
+            rows = f"b is a row, one for each of {batches} batches * {queries} queries; kv_idx is a place in it"
+            lines += ["", f"token list: {rows}. of_batch, of_query and keys have the caller's indices"]
         if self.why_not_kept:
             lines += ["", f"traced at each call: score_mod or mask_mod {self.why_not_kept}"]
         mask = self.compiled["mask"]

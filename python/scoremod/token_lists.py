@@ -15,10 +15,10 @@ _BESIDE = {
 
 
 def refuse_beside(given):
-    """Raises InvalidArgumentError for the first of these arguments that is given. given: name -> value."""
-    for name, value in given.items():
-        if value is not None:
-            raise InvalidArgumentError(f"token_list: expected no {name} beside it, found one; {_BESIDE[name]}")
+    """Raises InvalidArgumentError for the first of these arguments that is given. given: name -> value, of others, too."""
+    for name, instead in _BESIDE.items():
+        if given.get(name) is not None:
+            raise InvalidArgumentError(f"token_list: expected no {name} beside it, found one; {instead}")
 
 
 def wrong_rank(name, expected, found):

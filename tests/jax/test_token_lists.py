@@ -12,7 +12,7 @@ import pytest
 import scoremod
 import scoremod.jax
 from jax import export
-from scoremod.jax import CUSTOM_CALLS, flex_attention
+from scoremod.jax import CUSTOM_CALLS, explain, flex_attention, support
 
 SEED = int(os.environ.get("SCOREMOD_TEST_SEED") or secrets.randbelow(2**31))
 # batch, heads, KV heads, queries, tokens, entries, dim, dim of values
@@ -121,6 +121,17 @@ def test_gradients_add_up_over_repeats(shape, road, random):
     for one, other in zip(found, expected, strict=True):
         assert np.abs(other).sum() > 0
         close(one, other, 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_gradients_of_keys_that_many_queries_name(dtype, random):
+    """A sum of so many terms in 16 bits would lose most of them."""
+    q, k, v = (jnp.asarray(random.standard_normal((1, length, 2, 16)), dtype) for length in (1500, 8, 8))
+    listed = np.argsort(random.random((1, 1500, 8)))
+    found = jax.grad(lambda k, v: flex_attention(q, k, v, token_list=listed).astype(jnp.float32).sum(), argnums=(0, 1))(k, v)
+    expected = truth(jax.grad(lambda q, k, v: dense(q, k, v, listed)[0].sum(), argnums=(1, 2)), q, k, v)
+    for one, other in zip(found, expected, strict=True):
+        close(one, other, 1e-2)
 
 
 def test_latent_cache(random):
@@ -260,6 +271,9 @@ def test_shards(kind, random):
     else:
         with pytest.raises(scoremod.UnsupportedError, match="token_list: expected no array sharded over explicit axes beside it, found query; call"):
             jax.jit(run)(*arrays)
+        for describe in (explain, support):
+            with pytest.raises(scoremod.UnsupportedError, match="token_list: expected no array sharded over explicit axes beside it, found query; call"):
+                describe(*arrays[:3], token_list=arrays[3])
 
 
 def test_other_sizes_compile_nothing(random):
@@ -315,5 +329,6 @@ def test_open_sizes(random):
 )
 def test_what_is_wrong_is_refused(options, message, random):
     q, k, v, listed = drawn(random, SHAPES["gqa"])
-    with pytest.raises(scoremod.InvalidArgumentError, match=message):
-        flex_attention(q, k, v, **{"token_list": listed, **options})
+    for attend in (flex_attention, explain, support):
+        with pytest.raises(scoremod.InvalidArgumentError, match=message):
+            attend(q, k, v, **{"token_list": listed, **options})

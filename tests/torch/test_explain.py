@@ -1,5 +1,6 @@
 """explain() and support() describe calls."""
 
+import json
 import sys
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 import scoremod
 from scoremod.program import operand_name
 from scoremod.scores import HeadScores
-from scoremod.torch import draw, explain, flex_attention, support
+from scoremod.torch import draw, execution, explain, flex_attention, support
 
 
 def test_explain_names_each_operand_with_its_origin():
@@ -149,3 +150,54 @@ def test_a_map_whose_scores_decide_stays_open():
     q, slopes = torch.ones(1, 1, 64, 8), torch.ones(1)
     by_score = explain(q, q, q, lambda s, b, h, i, j: torch.where(s > slopes[h], s, -torch.inf))
     assert set("".join(rows_of(by_score))) == {"+"} and "or operands decide" in str(by_score)
+
+
+def listed_tensors(random):
+    """(q, k, v, list) of 2 batches with 3 queries, 50 keys and 12 entries."""
+    q, k, v = (torch.randn(2, heads, length, 16, generator=random) for heads, length in ((4, 3), (2, 50), (2, 50)))
+    return q, k, v, torch.randint(-9, 50, (2, 3, 12), generator=random)
+
+
+def test_a_token_list_is_explained_as_the_call_over_its_rows(random):
+    q, k, v, listed = listed_tensors(random)
+    bias, slopes = torch.ones(50), torch.ones(2, 4)
+    found = explain(q, k, v, lambda s, b, h, i, j: s + bias[j] + slopes[b, h] * (j - i), mask_mod="causal", q_start=47, token_list=listed)
+    assert {name: found.problem[name] for name in ("batch", "seq_q", "seq_kv", "backward")} == {"batch": 6, "seq_q": 1, "seq_kv": 12, "backward": False}
+    assert found.problem["paged"] == {"block_size": 1, "blocks": 100, "blocks_per_sequence": 12} and found.listed == (2, 3)
+    shapes = {x.called: x.shape for x in found.operands}
+    assert shapes == {"keys": (6, 12), "bias": (50,), "slopes": (2, 4), "of_batch": (6,), "of_query": (6,), "starts": (2,)}
+    assert "b is a row, one for each of 2 batches * 3 queries; kv_idx is a place in it" in str(found) and "token list" not in str(explain(q, k, v))
+    assert found.backend == "cpu" and found.answers()["cpu"] == () == support(q, k, v, token_list=listed)["cpu"]
+    assert explain(q, k, v, token_list=listed, backends=["kernels"]).backend is None
+
+
+@pytest.mark.usefixtures("nothing_compiled")
+@pytest.mark.parametrize("options", ["none", "score_mod", "sink", "one cache", "one memory"])
+def test_a_call_with_a_token_list_runs_what_was_explained(options, traces, monkeypatch, random):
+    q, k, v, listed = listed_tensors(random)
+    bias, attention_of, problems = torch.ones(50), execution._attention_of, []
+    more = {
+        "none": {},
+        "score_mod": {"score_mod": lambda s, b, h, i, j: s + bias[j], "mask_mod": "causal", "lengths": torch.tensor([50, 20]), "q_start": 47},
+        "sink": {"sink": torch.ones(4)},
+        "one cache": {"key": k[:1], "value": v[:1]},
+        "one memory": {"value": k[..., :8]},
+    }
+    given = {"query": q, "key": k, "value": v, "token_list": listed, "enable_gqa": True, **more[options]}
+
+    def compiled(described, template, *others):
+        problems.append(json.loads(template.text(*described)))
+        return attention_of(described, template, *others)
+
+    monkeypatch.setattr(execution, "_attention_of", compiled)
+    explained = explain(**given).problem
+    flex_attention(**given, return_lse=True)
+    for operand in explained["operands"]:
+        operand["gradient"] = False  # explain() asks for those of all operands
+    assert problems == [explained] and len(traces) == 1
+
+
+def test_callbacks_are_explained_beside_a_token_list(random):
+    q, k, v, listed = listed_tensors(random)
+    found = explain(q, k, v, soft_cap, token_list=listed, score_mod_tensors={"cap": torch.full((2, 1, 1, 1), 20.0)})
+    assert "tanh" in found.program and found.problem["batch"] == 6

@@ -1,11 +1,12 @@
 """token_list=: each query attends to the keys that its row of a list names, against a dense computation that gathers them by plain indexing."""
 
+import inspect
 import math
 
 import pytest
 import scoremod
 import torch
-from scoremod.torch import flex_attention, fused_attention
+from scoremod.torch import explain, flex_attention, fused_attention, support
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
 
 EVEN = {"enable_gqa": True}
@@ -98,6 +99,29 @@ def test_gradients_add_up_over_repeats(shape, road, random):
     for one, other in zip(found, expected, strict=True):
         assert other.abs().sum() > 0
         close(one, other, 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("road", ["list", "pages", "mixed batch", "compiled"])
+def test_gradients_of_keys_that_many_queries_name(road, dtype, random):
+    """A sum of so many terms in 16 bits would lose most of them."""
+    torch._dynamo.reset()
+    q, k, v = (torch.randn(1, 2, length, 16, generator=random).to(dtype) for length in (1500, 8, 8))
+    listed = torch.rand(1, 1500, 8, generator=random).argsort(-1)
+    pages = {"page_table": torch.tensor([[2, 0]]).expand(1500, 2), "lengths": torch.full((1500,), 8)}
+
+    def run(k, v):
+        if road in ("list", "compiled"):
+            return flex_attention(q, k, v, token_list=listed)
+        k, v = (each.reshape(2, 2, 4, 16).transpose(0, 1).index_select(0, torch.tensor([1, 0, 0])) for each in (k, v))
+        if road == "pages":
+            return flex_attention(q.transpose(0, 2), k, v, **pages).transpose(0, 2)
+        return flex_attention(q[0].transpose(0, 1), k, v, q_offsets=torch.arange(1501), **pages).transpose(0, 1)[None]
+
+    k, v = k.requires_grad_(), v.requires_grad_()
+    run = torch.compile(run, backend="aot_eager") if road == "compiled" else run
+    for one, other in zip(*(torch.autograd.grad(each.double().sum(), (k, v)) for each in (run(k, v), dense(q, k, v, listed)[0])), strict=True):
+        close(one, other, 1e-2)
 
 
 def test_latent_cache_of_one_memory(random):
@@ -325,6 +349,7 @@ def test_other_sizes_compile_nothing(road, random):
 )
 def test_what_is_wrong_is_refused(options, message, random):
     q, k, v, listed = drawn(random, SHAPES["gqa"])
-    for _ in range(2):
+    takes_all = options.keys() <= inspect.signature(explain).parameters.keys()
+    for attend in [flex_attention, flex_attention, *[explain, support] * takes_all]:
         with pytest.raises(scoremod.InvalidArgumentError, match=message):
-            flex_attention(**{"query": q, "key": k, "value": v, "token_list": listed, **EVEN, **options})
+            attend(**{"query": q, "key": k, "value": v, "token_list": listed, **EVEN, **options})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from scoremod.jax.operands import called
 from scoremod.jax.own_fields import ARRAYS, FIELDS
 from scoremod.jax.query_starts import started
 from scoremod.jax.selection import XLA, chosen_backends, device_of, memory_of, platform_of
+from scoremod.jax.token_lists import ListedCall, paged_call, refuse_explicit_axes
 from scoremod.program import operand_name
 from scoremod.query_positions import named
 from scoremod.signatures import Backends, Layout, MaskName, Modifier
@@ -45,6 +47,7 @@ def explain(
     page_table: Any = None,
     max_length: int | tuple[int, int] | None = None,
     q_start: ArrayLike | Literal["bottom_right"] | None = None,
+    token_list: ArrayLike | None = None,
     sink: ArrayLike | None = None,
     backend: str | None = None,
     backends: Backends = None,
@@ -57,6 +60,8 @@ def explain(
     query, key, value : array or jax.ShapeDtypeStruct
     score_mod, mask_mod, scale, layout, lengths, q_offsets, kv_offsets, page_table, max_length, q_start, sink, backend, backends
         flex_attention's.
+    token_list : integer array [batch, queries, entries], optional
+        flex_attention's. What is explained is the call that it becomes: one batch for each query of each batch, on pages of one token.
     callbacks
         fused_attention's score_mod_tensors (which may be empty), score_mod_bprop, score_mod_bprop_tensors and trust_bprop. With any of them
         score_mod is a callback that builds on a graph.
@@ -65,6 +70,7 @@ def explain(
     -------
     Explanation
         Its `road` says whether sequences, pages and a sink are fields of the problem, or arrays made before and after it.
+        With token_list, `listed` has the caller's numbers of batches and queries.
 
     Raises
     ------
@@ -76,13 +82,17 @@ def explain(
     unknown = [name for name in callbacks if name not in CALLBACKS]
     if unknown:
         refuse("explain", unknown, [*arguments_of(explain), *CALLBACKS], ELSEWHERE)
+    places: dict[str, Any] = dict(zip(PLACES, (q_offsets, kv_offsets, page_table, lengths, max_length)))
     if callbacks:
-        places = dict(zip(PLACES, (q_offsets, kv_offsets, page_table, lengths, max_length)))
+        if named(mask_mod, q_start)[1] is not None:
+            refuse_positions(True)
         score_mod = graph_modifier(score_sizes(layout, query, key, value, places), score_mod, **callbacks)
-    placed, road, traced = placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length), "", None
+    if token_list is not None:
+        call = ListedCall(query, key, value, score_mod, mask_mod, layout, lengths, q_start, places)
+        return _explained_list(token_list, call, scale=scale, sink=sink, backend=backend, backends=backends)
+    placed, road, traced = placed_of(query, key, value, layout, **places), "", None
     mask_mod, q_start = named(mask_mod, q_start)
     if q_start is not None:
-        refuse_positions(bool(callbacks))
         score_mod, mask_mod = started(q_start, query, key, layout, placed, lengths, score_mod, mask_mod)
     if placed is not None or sink is not None:
         traced = traced_in_own_fields(query, key, value, score_mod, mask_mod, spec, array, layout, placed, lengths, sink)
@@ -109,6 +119,13 @@ def explain(
     return Explanation(traced.call.program.text(), operands, problem, compiled, road)
 
 
+def _explained_list(token_list, call, **options):
+    """explain() of a ListedCall. options: its other arguments."""
+    found = explain(**paged_call(token_list, call), **options)
+    batch, queries = (call.query.shape[call.layout.index(letter)] for letter in "BS")
+    return dataclasses.replace(found, listed=(batch, queries))
+
+
 def support(
     query: ArrayLike | jax.ShapeDtypeStruct,
     key: ArrayLike | jax.ShapeDtypeStruct,
@@ -118,6 +135,7 @@ def support(
     *,
     scale: ArrayLike | None = None,
     layout: Layout = "BSHD",
+    token_list: ArrayLike | None = None,
     **callbacks: Any,
 ) -> dict[str, tuple[str, ...]]:
     """Each backend's reasons against a call.
@@ -126,6 +144,8 @@ def support(
     ----------
     query, key, value, score_mod, mask_mod, scale, layout
         flex_attention's.
+    token_list : integer array [batch, queries, entries], optional
+        explain's.
     **callbacks
         explain's.
 
@@ -139,9 +159,13 @@ def support(
     ------
     InvalidArgumentError
         For what flex_attention refuses.
+    UnsupportedError
+        For what it refuses with token_list on XLA, too.
     """
+    if token_list is not None:
+        refuse_explicit_axes(token_list, query, key, value)
     try:
-        answers = explain(query, key, value, score_mod, mask_mod, scale=scale, layout=layout, **callbacks).answers()
+        answers = explain(query, key, value, score_mod, mask_mod, scale=scale, layout=layout, token_list=token_list, **callbacks).answers()
     except UnsupportedError as error:
         answers = {answer["backend"]: (str(error),) for answer in _any_answers()}
     return {**answers, XLA: ()}

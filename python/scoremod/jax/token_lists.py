@@ -21,11 +21,12 @@ from scoremod.user_functions import check_callable
 
 
 class ListedCall(NamedTuple):
-    """flex_attention's arguments that mean something else beside a token list. others: those that can't be given beside it, by their names."""
+    """flex_attention's arguments that mean something else beside a token list. query, key and value may be shapes. others: arguments by their names,
+    with all that can't be given beside it."""
 
-    query: jax.Array
-    key: jax.Array
-    value: jax.Array
+    query: Any
+    key: Any
+    value: Any
     score_mod: Any
     mask_mod: Any
     layout: str
@@ -36,27 +37,51 @@ class ListedCall(NamedTuple):
 
 def attend_to_lists(attend: Callable[..., Any], token_list, call: ListedCall, **options):
     """flex_attention's results beside a token list. attend: flex_attention itself; options: its other arguments."""
-    refuse_beside(call.others)
-    for name, each in (("query", call.query), ("key", call.key), ("value", call.value), ("token_list", token_list)):
-        if isinstance(each, jax.Array) and any(jax.typeof(each).sharding.spec):
-            raise UnsupportedError(
-                f"token_list: expected no array sharded over explicit axes beside it, found {name}; call flex_attention within jax.shard_map, on each device's own"
-            )
-    sizes = sizes_of(call.layout, call.query, call.key, call.value, may_be_empty=True)
-    score_mod, mask_mod = _functions_of_indices(call, sizes)
-    keys = _checked_keys(token_list, sizes.batch, sizes.seq_q, sizes.seq_kv)
-    pages, lengths = _pages_and_lengths(keys, sizes)
-    score_mod, mask_mod = _functions_of_rows(keys, sizes, score_mod, mask_mod)
-    to_rows = [call.layout.index(letter) for letter in "BSHD"]
-    query, key, value = (jnp.transpose(each, to_rows) for each in (call.query, call.key, call.value))
-    query, *pools = (each.reshape(each.shape[0] * each.shape[1], 1, *each.shape[2:]) for each in (query, key, value))
-    if 0 in (sizes.batch, sizes.seq_kv):  # a pool has at least one page; no entry names it
-        pools = [jnp.zeros((1, *each.shape[1:]), each.dtype) for each in pools]
-    results = attend(query, *pools, score_mod, mask_mod, layout="BSHD", page_table=pages, lengths=lengths, **options)
+    results = attend(**paged_call(token_list, call), **options)
+    sizes = _sizes(call)
     o, *others = results if isinstance(results, tuple) else (results,)
     o = jnp.transpose(o.reshape(sizes.batch, sizes.seq_q, *o.shape[2:]), ["BSHD".index(letter) for letter in call.layout])
     others = [each if each.ndim == 0 else each.reshape(sizes.batch, sizes.seq_q, sizes.heads_q).transpose(0, 2, 1) for each in others]
     return (o, *others) if others else o
+
+
+def paged_call(token_list, call: ListedCall) -> dict[str, Any]:
+    """flex_attention's arguments, by their names, of the call on pages that one with a token list becomes. Raises what that is refused with."""
+    refuse_beside(call.others)
+    refuse_explicit_axes(token_list, call.query, call.key, call.value)
+    sizes = _sizes(call)
+    score_mod, mask_mod = _functions_of_indices(call, sizes)
+    keys = _checked_keys(token_list, sizes.batch, sizes.seq_q, sizes.seq_kv)
+    pages, lengths = _pages_and_lengths(keys, sizes)
+    score_mod, mask_mod = _functions_of_rows(keys, sizes, score_mod, mask_mod)
+    query, *pools = (_rows(each, call.layout) for each in (call.query, call.key, call.value))
+    if 0 in (sizes.batch, sizes.seq_kv):  # a pool has at least one page; no entry names it
+        pools = [jnp.zeros((1, *each.shape[1:]), each.dtype) for each in pools]
+    tensors = dict(zip(("query", "key", "value"), (query, *pools)))
+    return {**tensors, "score_mod": score_mod, "mask_mod": mask_mod, "layout": "BSHD", "page_table": pages, "lengths": lengths}
+
+
+def refuse_explicit_axes(token_list, query, key, value):
+    """Raises UnsupportedError for arrays that are sharded over explicit axes."""
+    for name, each in (("query", query), ("key", key), ("value", value), ("token_list", token_list)):
+        if isinstance(each, jax.Array) and any(jax.typeof(each).sharding.spec):
+            raise UnsupportedError(
+                f"token_list: expected no array sharded over explicit axes beside it, found {name}; call flex_attention within jax.shard_map, on each device's own"
+            )
+
+
+def _sizes(call):
+    return sizes_of(call.layout, call.query, call.key, call.value, may_be_empty=True)
+
+
+def _rows(tensor, layout):
+    """The positions of all batches as batches of one, [batch * positions, 1, heads, dim]; a shape of a shape."""
+
+    def rows(tensor):
+        batches = jnp.transpose(tensor, [layout.index(letter) for letter in "BSHD"])
+        return batches.reshape(batches.shape[0] * batches.shape[1], 1, *batches.shape[2:])
+
+    return jax.eval_shape(rows, tensor) if isinstance(tensor, jax.ShapeDtypeStruct) else rows(tensor)
 
 
 def _functions_of_indices(call, sizes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask
 
 import scoremod
+from scoremod.call_spec import NO_OFFSETS
 from scoremod.drawing import picture
 from scoremod.explanation import Explanation, Operand
 from scoremod.mask_map import decided
@@ -27,6 +29,7 @@ from scoremod.torch.query_starts import at_positions
 from scoremod.torch.signatures import Lengths, MaskMod, MaxLength, PageTable, QueryStart, ScoreMod
 from scoremod.torch.sequences import SequenceArguments
 from scoremod.torch.strides import empty_output, taken, taken_operand
+from scoremod.torch.token_lists import ListedCall, paged_call
 from scoremod.unknown_arguments import arguments_of, refuse
 from scoremod.user_functions import names_of
 
@@ -54,6 +57,7 @@ def explain(
     sink: torch.Tensor | None = None,
     backends: Backends = None,
     q_start: QueryStart = None,
+    token_list: torch.Tensor | None = None,
     **callbacks: Any,
 ) -> Explanation:
     """Explains what becomes of a call, with its backward; of pages the forward, where they are read in place.
@@ -62,6 +66,8 @@ def explain(
     ----------
     query, key, value, score_mod, block_mask, mask_mod, lengths, q_offsets, kv_offsets, page_table, max_length, sink, backends, q_start
         flex_attention's.
+    token_list : integer Tensor [batch, queries, entries], optional
+        flex_attention's. What is explained is the call that it becomes: one batch for each query of each batch, on pages of one token.
     enable_gqa : bool
         False refuses fewer heads of key than of query, as flex_attention does where it isn't asked for them.
     **callbacks
@@ -72,6 +78,7 @@ def explain(
     -------
     Explanation
         The program, each operand with its origin and size, the mask's class, the derivative, and each backend's answer. str() of it is a page for people.
+        With token_list, `listed` has the caller's numbers of batches and queries.
 
     Raises
     ------
@@ -85,6 +92,11 @@ def explain(
     if callbacks:
         places = {**sequences._asdict(), "mask_mod": mask_mod, "q_start": q_start}
         score_mod = graph_modifier(query, key, value, places, score_mod, **callbacks)
+    if token_list is not None:
+        mask_mod, q_start = named(mask_mod, q_start)
+        call = ListedCall(query, key, value, score_mod, mask_mod, block_mask, lengths, q_start, NO_OFFSETS, None, sequences._asdict())
+        found = explain(**paged_call(token_list, call), enable_gqa=enable_gqa, sink=sink, backends=backends)
+        return dataclasses.replace(found, listed=(query.shape[0], query.shape[2]))
     problem, traced, sources, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequences, sink, backends, q_start)
     program = traced.program
     called = _called(sources, score_mod, block_mask, mask_mod)

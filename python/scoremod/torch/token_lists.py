@@ -24,7 +24,7 @@ _DTYPES = (torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16)
 
 
 class ListedCall(NamedTuple):
-    """flex_attention's arguments that mean something else beside a token list. others: those that can't be given beside it, by their names."""
+    """flex_attention's arguments that mean something else beside a token list. others: arguments by their names, with all that can't be given beside it."""
 
     query: torch.Tensor
     key: torch.Tensor
@@ -41,6 +41,19 @@ class ListedCall(NamedTuple):
 
 def attend_to_lists(attend: Callable[..., Any], token_list, call: ListedCall, **options):
     """flex_attention's results beside a token list. attend: flex_attention itself; options: its other arguments."""
+    paged = paged_call(token_list, call)
+    batch, _, queries, _ = call.query.shape
+    out = None if call.out is None else _rows_of_out(call.out, call.query, call.value.shape[3], options["out_dtype"])
+    results = attend(**paged, out=out, **options)
+    several = results if type(results) is tuple else (results,)
+    o, *others = (_of_queries(each, batch, queries) for each in several)
+    if call.out is not None:
+        o = call.out if out is not None else copied_to(call.out, o)
+    return (o, *others) if others else o
+
+
+def paged_call(token_list, call: ListedCall) -> dict[str, Any]:
+    """flex_attention's arguments, by their names, of the call on pages that one with a token list becomes. Raises what that is refused with."""
     _check(token_list, call)
     query, key, value = call.query, call.key, call.value
     score_mod, mask_mod = _functions_of_indices(call)
@@ -48,25 +61,17 @@ def attend_to_lists(attend: Callable[..., Any], token_list, call: ListedCall, **
         key, value = (torch.nn.functional.pad(each, (0, 0, 0, 1)) for each in (key, value))
     is_shared = key.shape[0] == value.shape[0] == 1  # then all batches read the same tokens
     listed = _listed(token_list, query, call.key.shape[2], 0 if is_shared else key.shape[2])
-    rows, (batch, _, queries, _) = _rows(query), query.shape
     score_mod, mask_mod = listed.functions(score_mod, mask_mod)
-    out = None if call.out is None else _rows_of_out(call.out, query, value.shape[3], options["out_dtype"])
-    results = attend(
-        rows,
-        _tokens(key, 1 if is_shared else batch),
-        _tokens(value, 1 if is_shared else batch),
-        score_mod,
-        mask_mod=mask_mod,
-        page_table=listed.pages,
-        lengths=listed.lengths,
-        out=out,
-        **options,
-    )
-    several = results if type(results) is tuple else (results,)
-    o, *others = (_of_queries(each, batch, queries) for each in several)
-    if call.out is not None:
-        o = call.out if out is not None else copied_to(call.out, o)
-    return (o, *others) if others else o
+    batch = 1 if is_shared else query.shape[0]
+    return {
+        "query": _rows(query),
+        "key": _tokens(key, batch),
+        "value": _tokens(value, batch),
+        "score_mod": score_mod,
+        "mask_mod": mask_mod,
+        "page_table": listed.pages,
+        "lengths": listed.lengths,
+    }
 
 
 class _Listed(NamedTuple):
@@ -100,7 +105,9 @@ class _Listed(NamedTuple):
             return score_mod(score, *indices(b, h, kv_idx))
 
         def mask_mod_of_rows(b, h, q_idx, kv_idx):
-            return (keys[b, kv_idx] >= 0) & mask_mod(*indices(b, h, kv_idx))
+            kept = mask_mod(*indices(b, h, kv_idx))
+            # The tracer says what is wrong with other results.
+            return (keys[b, kv_idx] >= 0) & kept if isinstance(kept, (bool, torch.Tensor)) else kept
 
         return None if score_mod is None else score_mod_of_rows, is_key if mask_mod is None else mask_mod_of_rows
 
