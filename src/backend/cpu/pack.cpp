@@ -75,8 +75,8 @@ HWY_INLINE Vec load_e4m3(const std::uint8_t* data) {
 
 /// Copies contiguous numbers; returns the largest magnitude's bits, which are at least those of infinity if one is not
 /// finite.
-template <class T, class Load>
-HWY_INLINE std::uint32_t copy_contiguous(const T* from, std::size_t count, float scale, float* out, Load load) {
+template <auto kLoad, class T>
+HWY_INLINE std::uint32_t copy_contiguous(const T* from, std::size_t count, float scale, float* out) {
   const Tag d;
   const hn::RebindToSigned<Tag> di;
   const std::size_t lanes = hn::Lanes(d);
@@ -84,14 +84,14 @@ HWY_INLINE std::uint32_t copy_contiguous(const T* from, std::size_t count, float
   auto largest = hn::Zero(di);
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    const Vec x = hn::Mul(load(from + i), factor);
+    const Vec x = hn::Mul(kLoad(from + i), factor);
     largest = hn::Max(largest, hn::BitCast(di, hn::Abs(x)));
     hn::StoreU(x, d, out + i);
   }
   if (i < count) {
     T rest[hn::MaxLanes(d)] = {};
     std::copy(from + i, from + count, rest);
-    const Vec x = hn::Mul(load(rest), factor);
+    const Vec x = hn::Mul(kLoad(rest), factor);
     largest = hn::Max(largest, hn::BitCast(di, hn::Abs(x)));
     hn::StoreU(x, d, out + i);  // rows are padded to kColumnAlignment
   }
@@ -101,17 +101,17 @@ HWY_INLINE std::uint32_t copy_contiguous(const T* from, std::size_t count, float
 std::uint32_t copy_row(const RowSource& source, std::int64_t row, float scale, float* out) {
   const std::int64_t offset = source.offset(row);
   if (source.dim_stride == 1 && source.dtype == DType::kF32) {
-    return copy_contiguous(static_cast<const float*>(source.data) + offset, source.dims, scale, out, load_f32);
+    return copy_contiguous<load_f32>(static_cast<const float*>(source.data) + offset, source.dims, scale, out);
   }
   if (source.dim_stride == 1 && is_float8(source.dtype)) {
     const auto* from = static_cast<const std::uint8_t*>(source.data) + offset;
-    if (source.dtype == DType::kE4M3) return copy_contiguous(from, source.dims, scale, out, load_e4m3);
-    return copy_contiguous(from, source.dims, scale, out, load_e5m2);
+    if (source.dtype == DType::kE4M3) return copy_contiguous<load_e4m3>(from, source.dims, scale, out);
+    return copy_contiguous<load_e5m2>(from, source.dims, scale, out);
   }
   if (source.dim_stride == 1) {
     const auto* from = static_cast<const std::uint16_t*>(source.data) + offset;
-    if (source.dtype == DType::kBF16) return copy_contiguous(from, source.dims, scale, out, load_bf16);
-    return copy_contiguous(from, source.dims, scale, out, load_f16);
+    if (source.dtype == DType::kBF16) return copy_contiguous<load_bf16>(from, source.dims, scale, out);
+    return copy_contiguous<load_f16>(from, source.dims, scale, out);
   }
   std::uint32_t largest = 0;
   for (std::size_t i = 0; i < source.dims; ++i) {
