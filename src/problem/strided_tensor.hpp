@@ -41,9 +41,13 @@ struct StridedTensor {
     for (std::int64_t number = 0; number < count; ++number) {
       body(number, offset);
       for (std::size_t d = shape.size(); d-- > 0;) {
-        offset += strides[d];
-        if (++index[d] < shape[d]) break;
-        offset -= strides[d] * shape[d];
+        if (index[d] + 1 < shape[d]) {
+          ++index[d];
+          offset += strides[d];
+          break;
+        }
+        // The stride of a dimension of size 1 may be any number, which is never added.
+        offset -= strides[d] * index[d];
         index[d] = 0;
       }
     }
