@@ -18,6 +18,8 @@ _LIBRARIES = ("jax", "numpy", "torch")
 def check_callable(name, function):
     """Raises WrongTypeError unless a "score_mod" or "mask_mod" is a function of the arguments that it is called with."""
     arguments = len(ARGUMENTS[name])
+    if _is_usual(function, arguments):
+        return
     if not callable(function):
         found = f"an array of shape {tuple(function.shape)}" if hasattr(function, "shape") else f"{function!r:.100}"
         raise WrongTypeError(f"{name}: expected a function, found {found}")
@@ -29,6 +31,14 @@ def check_callable(name, function):
         raise WrongTypeError(
             f"{name}: expected a function of ({', '.join(ARGUMENTS[name])}), found one of {signature}; a mask is passed as mask_mod, a modified score as score_mod"
         )
+
+
+def _is_usual(function, arguments):
+    """Whether it is a plain function of exactly so many arguments, as most are: some calls pay for looking each time."""
+    if type(function) is not types.FunctionType or function.__dict__:
+        return False
+    code = function.__code__
+    return code.co_argcount == arguments and not code.co_kwonlyargcount
 
 
 def _takes_itself(function, arguments):

@@ -56,3 +56,19 @@ def test_no_calls_at_all_are_mapped():
     o, lse = jax.vmap(attend, in_axes=2, out_axes=1)(jnp.moveaxis(none, 0, 2))
     assert o.shape == (2, 0, 4, 2, 8) and lse.shape == (2, 0, 2, 4)
     assert jax.vmap(jax.grad(lambda q: attend(q)[0].sum()))(none).shape == none.shape
+
+
+@pytest.mark.parametrize(
+    "mask_mod, message",
+    [
+        (lambda b, h, i, j: None, "mask_mod: expected it to return one scalar, found nothing"),
+        (lambda b, h, i, j: 1.5, "mask_mod: expected it to return whether the key is kept as bool, found float32"),
+        (lambda b, h: True, "mask_mod: expected a function of"),
+        (3, "mask_mod: expected a function, found 3"),
+    ],
+    ids=["nothing", "float", "arguments", "number"],
+)
+@pytest.mark.parametrize("beside", [{}, {"lengths": jnp.array([1, 2])}, {"token_list": jnp.zeros((2, 4, 1), jnp.int32)}], ids=["alone", "lengths", "list"])
+def test_no_mask_is_named_beside_others(mask_mod, message, beside):
+    with pytest.raises(scoremod.InvalidArgumentError, match=message):
+        flex_attention(Q, Q, Q, mask_mod=mask_mod, **beside)

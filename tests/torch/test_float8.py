@@ -170,3 +170,26 @@ def test_what_is_refused_by_name(random):
             context_parallel_attention(q, k, v, group=dist.group.WORLD, enable_gqa=True)
         finally:
             dist.destroy_process_group()
+
+
+def test_an_fp8_output_of_no_queries_beside_a_learned_tensor(random):
+    q, k, v = draw(FORMATS[0], random)
+    slopes = torch.ones(HEADS, requires_grad=True)
+    o, lse = flex_attention(
+        q[:, :, :0], k, v, lambda s, b, h, i, j: s + slopes[h], enable_gqa=True, return_lse=True, out_dtype=FORMATS[0], scale_o=2.0, **DESCALES
+    )
+    lse.sum().backward()
+    assert o.shape == (BATCH, HEADS, 0, DIM) and o.dtype == FORMATS[0] and (slopes.grad == 0).all()
+
+
+def test_the_lse_of_fp8_tensors_is_differentiated_under_autocast(random):
+    q, k, v = draw(FORMATS[0], random)
+    slopes = torch.ones(HEADS, requires_grad=True)
+
+    def gradient():
+        o, lse = flex_attention(q, k, v, lambda s, b, h, i, j: s + slopes[h] * (j - i), enable_gqa=True, return_lse=True, **DESCALES)
+        return torch.autograd.grad(lse.sum() + o.float().sum(), slopes)[0]
+
+    with torch.autocast("cpu", torch.bfloat16):
+        found = gradient()
+    assert torch.equal(found, gradient())

@@ -1,5 +1,6 @@
 """Users' mistakes are refused or warned of, with the place in their text and the remedy."""
 
+import re
 import warnings
 
 import pytest
@@ -114,3 +115,38 @@ def test_a_causal_query_without_a_position_is_warned_of(compiled, random):
         flex_attention(query, key[:, :, :1], value[:, :, :1], mask_mod=causal)
         flex_attention(*tensors(random, seq_q=2), mask_mod=causal)
     torch.testing.assert_close(last, flex_attention(query, key, value))
+
+
+@pytest.mark.parametrize(
+    ("shape", "index"),
+    [((0,), lambda bias, i, j: bias[i]), ((0,), lambda bias, i, j: bias[j - i]), ((S, 0), lambda bias, i, j: bias[i, j])],
+    ids=["axis", "formula", "last"],
+)
+def test_a_captured_tensor_without_elements_is_named(shape, index, random):
+    bias = torch.ones(shape)
+    message = rf"score_mod: 'bias' of shape {re.escape(str(shape))}, indexed at .*test_mistakes.py:\d+ .*: expected elements along dimension {len(shape) - 1}, found none"
+    with pytest.raises(scoremod.InvalidArgumentError, match=message):
+        flex_attention(*tensors(random), lambda score, b, h, i, j: score + index(bias, i, j))
+
+
+@pytest.mark.parametrize("result", [None, 1.5, (True,), 1j], ids=repr)
+@pytest.mark.parametrize("beside", ["lengths", "token_list"])
+def test_a_mask_that_returns_no_bool_is_named_beside_others(beside, result, random):
+    options = {"lengths": torch.full((B,), 3)} if beside == "lengths" else {"token_list": torch.zeros(B, S, 1, dtype=torch.int32)}
+    with pytest.raises(scoremod.InvalidArgumentError, match="mask_mod: expected it to return whether the key is kept, a bool, found"):
+        flex_attention(*tensors(random), mask_mod=lambda b, h, q_idx, kv_idx: result, **options)
+
+
+@pytest.mark.parametrize("wrong", [3, lambda b, h: True], ids=["number", "arguments"])
+def test_no_mask_is_named_beside_lengths_and_in_calls_of_nothing(wrong, random):
+    query, key, value = tensors(random)
+    for arguments in ({"query": query, "lengths": torch.full((B,), 3)}, {"query": query[:, :, :0]}):
+        with pytest.raises(scoremod.InvalidArgumentError, match="mask_mod: expected a function"):
+            flex_attention(key=key, value=value, mask_mod=wrong, **arguments)
+
+
+def test_tensors_without_numbers_are_refused_under_autocast(random):
+    query, key, value = tensors(random)
+    for others in ((key, value), (key.to("meta"), value.to("meta"))):
+        with torch.autocast("cpu", torch.bfloat16), pytest.raises(scoremod.Error, match="meta"):
+            flex_attention(query.to("meta"), *others)

@@ -78,8 +78,9 @@ def test_tokens_of_no_sequence_are_cleared(random):
         ),
         (lambda q: q.half(), "out: expected float32 .* found float16"),
         (lambda q: [0.0], "out: expected a torch.Tensor, found list"),
+        (lambda q: q[:, :1].expand(q.shape), "out: expected elements in places of their own, found shape .* with strides \\(80, 0, 8, 1\\)"),
     ],
-    ids=["shape", "dtype", "list"],
+    ids=["shape", "dtype", "list", "expanded"],
 )
 def test_what_is_no_output_is_refused(tensors, out, message):
     with torch.no_grad():

@@ -6,15 +6,20 @@ import numpy as np
 
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.arrays import array_of, host_numbers, whole, within_int32
+from scoremod.user_functions import check_callable
 
 
 def bounded(mask_mod, lengths, batch):
     """The mask_mod that also keeps indices below each batch's lengths. lengths: an integer array [batch] for the keys, or a pair of such for
     queries and keys, either of which may be None."""
     of_queries, of_keys = checked_lengths(lengths, batch)
+    if mask_mod is not None:
+        check_callable("mask_mod", mask_mod)
 
     def bounded_mask(b, h, q_idx, kv_idx):
         keep = True if mask_mod is None else mask_mod(b, h, q_idx, kv_idx)
+        if not is_mask(keep):
+            return keep  # the tracer says what is wrong with it
         if of_queries is not None:
             keep = keep & (q_idx < of_queries[b])
         if of_keys is not None:
@@ -22,6 +27,11 @@ def bounded(mask_mod, lengths, batch):
         return keep
 
     return mask_mod if of_queries is None and of_keys is None else bounded_mask
+
+
+def is_mask(keep):
+    """Whether a mask_mod's result can be joined with another's."""
+    return isinstance(keep, bool) or getattr(keep, "dtype", None) == jnp.bool_
 
 
 def checked_lengths(lengths, batch, most=(None, None)):

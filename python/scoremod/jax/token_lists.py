@@ -12,7 +12,7 @@ import numpy as np
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.jax.arrays import array_of, host_numbers, within_int32
-from scoremod.jax.lengths_and_sinks import bounded, checked_lengths
+from scoremod.jax.lengths_and_sinks import bounded, checked_lengths, is_mask
 from scoremod.jax.query_starts import started
 from scoremod.query_positions import named
 from scoremod.sizes import sizes_of
@@ -116,7 +116,8 @@ def _functions_of_rows(keys, sizes, score_mod, mask_mod):
         return keys[b, kv_idx] >= 0
 
     def mask_mod_of_rows(b, h, q_idx, kv_idx):
-        return (keys[b, kv_idx] >= 0) & mask_mod(*indices(b, h, kv_idx))
+        keep = mask_mod(*indices(b, h, kv_idx))
+        return (keys[b, kv_idx] >= 0) & keep if is_mask(keep) else keep  # the tracer says what is wrong with others
 
     return None if score_mod is None else score_mod_of_rows, is_key if mask_mod is None else mask_mod_of_rows
 

@@ -14,7 +14,7 @@ from scoremod.places import FACTORS
 from scoremod.query_positions import named
 from scoremod.torch.attention_ops import attention, refuse_tangents
 from scoremod.torch.block_masks import mask_of
-from scoremod.torch.call import FLOAT8, TENSOR_DTYPES, check_dtypes, check_places, has_float8_cache
+from scoremod.torch.call import FLOAT8, MEMORY, TENSOR_DTYPES, check_dtypes, check_places, has_float8_cache
 from scoremod.torch.call_options import check_flags, check_rate, options_of
 from scoremod.torch.captures import Extents, learned
 from scoremod.torch.changing_numbers import numbers_of, open_trace, opened
@@ -39,6 +39,7 @@ from scoremod.torch.strides import all_taken, of_each_batch
 from scoremod.torch.token_lists import ListedCall, attend_to_lists
 from scoremod.torch.trace import trace_graph
 from scoremod.unknown_arguments import arguments_of, refuse
+from scoremod.user_functions import check_callable
 
 
 def flex_attention(
@@ -382,6 +383,9 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
                 return call(query, key, value, [*captured, *numbers_of(call.numbers, changed, query.device)], bound, dropout, offsets, out)
     check_places(query, key, value)
     if is_empty(query, key, value, options, () if covers else bound[: 1 if options.is_paged else 2]):
+        for name, function in (("score_mod", score_mod), ("mask_mod", mask_mod)):
+            if function is not None:  # otherwise tracing would look at it
+                check_callable(name, function)
         query, key, value = in_autocast_dtype(query, key, value)
         return of_nothing(query, key, value, bound, options, captured)
     given = query, key, value
@@ -501,7 +505,7 @@ def in_autocast_dtype(*tensors: torch.Tensor) -> Any:
     if not torch._C._is_any_autocast_enabled():  # pyright: ignore[reportPrivateUsage]  # a sixth of the time that asking for one device takes
         return tensors
     device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
+    if device not in MEMORY or not torch.is_autocast_enabled(device):  # others are refused, and some of them autocast doesn't know
         return tensors
     dtype = torch.get_autocast_dtype(device)
     return tuple(each.to(dtype) if each.dtype in (torch.float32, torch.float16, torch.bfloat16) else each for each in tensors)

@@ -138,7 +138,8 @@ def with_lse_columns(v, o, d_o, d_lse, *, by_row_sum):
         numbers = x.to(d_o.dtype)
         return numbers, numbers.float()
 
-    return lse_gradient.with_lse_columns(torch, v, o, d_o, d_lse[..., None], rounded, by_row_sum=by_row_sum)
+    with torch.autocast(v.device.type, enabled=False):  # which would look for a common dtype of parts that have one, and knows none of FP8
+        return lse_gradient.with_lse_columns(torch, v, o, d_o, d_lse[..., None], rounded, by_row_sum=by_row_sum)
 
 
 def differentiate(ctx, saved, d_o, d_lse):

@@ -2,7 +2,7 @@
 
 import torch
 
-from scoremod.torch.call import check_dtypes, check_places
+from scoremod.torch.call import FLOAT8, check_dtypes, check_places
 from scoremod.torch.strides import empty_output, of_each_batch
 
 
@@ -33,7 +33,7 @@ def of_nothing(query, key, value, bound, options, captured):
     for tensor in (query, key, value, *bound, *captured):
         if tensor.requires_grad:
             zero = tensor.reshape(-1)[:0].sum()  # whatever the tensor holds
-            o, lse = o + zero.to(o.dtype), lse + zero
+            o, lse = o if o.dtype in FLOAT8 else o + zero.to(o.dtype), lse + zero
     return o, lse, rows, torch.zeros((), dtype=torch.float32, device=query.device)
 
 

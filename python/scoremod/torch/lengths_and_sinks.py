@@ -1,9 +1,12 @@
 """Lengths of sequences as part of a mask_mod, and a sink beside the keys' terms of a softmax: both run on every backend."""
 
+from typing import Any
+
 import torch
 
 from scoremod.errors import InvalidArgumentError
 from scoremod.torch.checked_integers import checked_lengths
+from scoremod.user_functions import check_callable
 
 
 def bounded(mask_mod, lengths, batch, most):
@@ -14,9 +17,13 @@ def bounded(mask_mod, lengths, batch, most):
     of_queries, of_keys = (_checked(tensor, batch, *each) for tensor, *each in ((of_queries, most[0], "queries"), (of_keys, most[1], "keys")))
     if of_queries is None and of_keys is None:
         return mask_mod
+    if mask_mod is not None and not torch.compiler.is_dynamo_compiling():
+        check_callable("mask_mod", mask_mod)
 
-    def bounded_mask(b, h, q_idx, kv_idx):
+    def bounded_mask(b, h, q_idx, kv_idx) -> Any:
         kept = [] if mask_mod is None else [mask_mod(b, h, q_idx, kv_idx)]
+        if kept and not isinstance(kept[0], (bool, torch.Tensor)):
+            return kept[0]  # the tracer says what is wrong with it
         if of_queries is not None:
             kept.append(q_idx < of_queries[b])
         if of_keys is not None:

@@ -13,6 +13,10 @@ def check_out(out, query):
         raise UnsupportedError("out: expected none beside DTensors, found one; leave it out")
     if not isinstance(out, torch.Tensor):
         raise InvalidArgumentError(f"out: expected a torch.Tensor, found {type(out).__name__}")
+    if any([stride == 0 and size > 1 for size, stride in zip(out.shape, out.stride())]):  # noqa: C419 (faster)
+        raise InvalidArgumentError(
+            f"out: expected elements in places of their own, found shape {tuple(out.shape)} with strides {out.stride()}, as expand() makes; give its clone()"
+        )
     if torch.is_grad_enabled():
         raise InvalidArgumentError(
             "out: expected gradients to be off, found them on; call within torch.no_grad() or torch.inference_mode(), or leave out= away, since a tensor that "

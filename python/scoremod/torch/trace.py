@@ -358,6 +358,8 @@ class Tracer:
 
     def _view(self, base, values, named, result):
         """The view of a tensor that is indexed once more."""
+        if base == "index":
+            self._check_not_empty(values[0], values[1])
         view = whole(values[0])
         if view is None:
             return None
@@ -384,6 +386,13 @@ class Tracer:
         else:
             return None
         return ArrayView(view.base, tuple(indices), tuple(dims)) if len(dims) == len(result.shape) else None
+
+    def _check_not_empty(self, base, index):
+        """Raises InvalidArgumentError for an index along a dimension of a captured tensor that has no element."""
+        for dim, each in enumerate(index):
+            if isinstance(each, Value) and each.shape == () and each.dtype != torch.bool and base.is_uniform and base.shape[dim] == 0:
+                by = f" by {each.axis}" if each.axis else ""
+                raise InvalidArgumentError(f"{self._described(base)}, indexed at {_line()}{by}: expected elements along dimension {dim}, found none")
 
     def _in_range(self, base, dim, node):
         """The node of an index as PyTorch reads it: negative ones count from the end."""
