@@ -1,6 +1,7 @@
 """./dev builds what a command runs, and no more."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -123,25 +124,49 @@ def test_a_soak_runs_all_seeded_tests_on_the_release(dev, arguments):
     assert calls[-1] == f"python tools/checks/soak.py {minutes} --venv .venv/bin/python --torch /torchs python {programs}"
 
 
-@pytest.mark.parametrize("failing", ["program", "record", None])
-def test_all_fuzzers_run_and_one_that_fails_is_heeded(dev, failing):
-    for name in ("program", "problem", "record"):
-        write_program(dev.folder / f"build/fuzz/bin/fuzz_{name}", f'echo Done {name} "$@"; exit {int(name == failing)}')
-    dev("fuzz", "5", status=1 if failing else 0, JOBS="2")
-    for name in ("program", "problem", "record"):
+@pytest.fixture
+def fuzz(dev):
+    """./dev fuzz, where a program stands for each fuzzer: fuzz(arguments, texts) -> the calls. texts: name -> what its program runs in place of saying that
+    it is done."""
+    torch = dev.folder / "torch python"
+    (dev.folder / "fuzz").mkdir()
+    shutil.copy(ROOT / "fuzz/requirements.txt", dev.folder / "fuzz")
+
+    def run(arguments, texts, **options):
+        done = {name: texts.get(name, f'echo Done {name} "$@"') for name in ("npy", "problem", "program", "record", "python_calls")}
+        of_python = done.pop("python_calls")
+        for name, text in done.items():
+            write_program(dev.folder / f"build/fuzz/bin/fuzz_{name}", text)
+        installs = f'mkdir -p build/fuzz-tools; echo pip "$@" >>"{dev.folder.parent / "calls"}"'
+        write_program(torch, f'case "$1" in -c) echo 3.11 ;; -m) {installs} ;; *) shift; {of_python} ;; esac')
+        return dev("fuzz", *arguments, JOBS="2", SCOREMOD_TORCH_PYTHON=str(torch), **options)
+
+    return run
+
+
+@pytest.mark.parametrize("failing", ["program", "record", "python_calls", None])
+def test_all_fuzzers_run_and_one_that_fails_is_heeded(dev, fuzz, failing):
+    names = ["npy", "problem", "program", "record", *["python_calls"] * (platform.machine() == "x86_64")]
+    fuzz(["5"], {failing: "exit 1"}, status=1 if failing in names else 0)
+    for name in names:
         assert f"Done {name} -max_total_time=5" in dev.said or name == failing
 
 
-def test_as_many_fuzzers_run_at_once_as_jobs(dev):
+def test_the_fuzzer_of_python_takes_the_library_alone_and_its_packages_once(dev, fuzz):
+    calls = fuzz(["5", "python_calls"], {"python_calls": 'echo Done "$PYTHONPATH" "$@"'})
+    assert [call for call in calls if call.startswith("cmake --build")] == ["cmake --build --preset release --parallel 2 --target scoremod"]
+    assert [call.startswith("pip -m pip install") and "--require-hashes" in call for call in calls if call.startswith("pip")] == [True]
+    assert "Done build/fuzz-tools -max_total_time=5" in dev.said and "build/fuzz/corpus/python_calls fuzz/seeds/python_calls" in dev.said
+    assert len([call for call in fuzz(["5", "python_calls"], {}) if call.startswith("pip")]) == 1
+
+
+def test_as_many_fuzzers_run_at_once_as_jobs(fuzz):
     """The first two wait for each other, and the third finds that both have ended."""
     wait = "touch $0.begun; for i in $(seq 300); do [ -e {}.begun ] && break; sleep 0.1; done; [ -e {}.begun ] || exit 1; touch $0.ended; echo Done"
     other = {"program": "problem", "problem": "program"}
-    for name in other:
-        place = "build/fuzz/bin/fuzz_" + other[name]
-        write_program(dev.folder / f"build/fuzz/bin/fuzz_{name}", wait.replace("{}", place))
+    texts = {name: wait.replace("{}", f"build/fuzz/bin/fuzz_{other[name]}") for name in other}
     ended = " && ".join(f"[ -e build/fuzz/bin/fuzz_{name}.ended ]" for name in other)
-    write_program(dev.folder / "build/fuzz/bin/fuzz_record", f"{ended} && echo Done")
-    dev("fuzz", "5", JOBS="2")
+    fuzz(["5", "program", "problem", "record"], {**texts, "record": f"{ended} && echo Done"})
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ std::span<const std::byte> bytes_of(const std::vector<Element>& elements) {
   return std::as_bytes(std::span(elements));
 }
 
-/// What one call is given: its structs, arrays, names and tensors, each in pages of its own.
+/// The structs, arrays, names and tensors of one call, each in pages of its own.
 class CallMemory {
  public:
   void* add(std::span<const std::byte> contents, bool is_written, std::size_t behind) {
