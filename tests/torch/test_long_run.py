@@ -1,0 +1,43 @@
+"""The long run sees what grows, and calls that are right keep the process as it was."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "device" / "long_run.py"
+
+
+@pytest.fixture
+def long_run(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the script adds to it
+    spec = importlib.util.spec_from_file_location("long_run", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def samples(**series):
+    return [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
+
+
+def test_what_grows_is_named(long_run):
+    steady = [5, 9, 9, 9, 9, 9, 8, 9]
+    found = long_run.growth(samples(memory=[100, 200, 200, 201, 202, 203, 203, 204], files=steady, threads=[4, 4, 4, 4, 4, 4, 4, 5], mappings=steady))
+    assert long_run.grown(found) == ["threads"]
+    found = long_run.growth(samples(memory=[100, 200, 200, 200, 200, 200, 206, 206], files=[3, 3, 3, 3, 3, 3, 3, 4], threads=steady, mappings=steady))
+    assert long_run.grown(found) == ["memory", "files"]
+
+
+def test_a_short_run(long_run, tmp_path, capsys):
+    record = tmp_path / "record.json"
+    record.write_text('[\n{"machine": "another", "device": "cpu"}\n]\n')
+    # Caches are not full after seconds: memory may grow yet.
+    assert long_run.main(["0.2", str(record), "7", "--seconds-between", "0.01", "--machine", "this"]) in (0, 1)
+    other, row = json.loads(record.read_text())
+    assert other == {"machine": "another", "device": "cpu"}
+    assert row["seed"] == 7 and row["samples"] >= 8 and sum(row["calls"].values()) > 8
+    assert {"memory", "files", "threads", "mappings", "objects"} == set(row["second_and_last_quarter"])
+    assert "seed 7, on cpu" in capsys.readouterr().out
