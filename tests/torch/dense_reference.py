@@ -81,8 +81,9 @@ def assert_close(found, plain, truth, names=(), rounded=()):
 
 
 NAMES = ("o", "lse", "dq", "dk", "dv")
-# One draw of what rounding does to a sum may come out small by chance: in a test of the seed 260225841 it did.
-_DRAWS = 4
+# One draw of what rounding does to a sum may come out small by chance: in a test of the seed 260225841 it did. Four did where there were four rows,
+# for one in fifty tensors of a problem that keeps one key.
+_DRAWS, _DRAWN_ROWS = 4, 96
 
 
 def _rounded(x, dtype, random):
@@ -110,7 +111,7 @@ def check(fused, tensors, captured, modifiers, random, **options):
     error, terms = (w_o * (found[0].double() - truth[0])).sum(dim=-1), (w_o * truth[0]).abs().sum(dim=-1)
     factor = torch.exp(torch.where(truth[1].isneginf(), 0, truth[1] - found[1].double()))
     rounded = []
-    for _ in range(_DRAWS):
+    for _ in range(max(_DRAWS, _DRAWN_ROWS // max(truth[1].numel(), 1))):
         off = [_rounded(x.double(), x.dtype, random) for x in (*tensors, *weights)]
         rounded.append(results(with_modifiers(attention_and_lse), [*off[:3], *widened(captured)], off[3:]))
         off = [x.to(like.dtype) for x, like in zip(off, (*tensors, *weights))]

@@ -67,8 +67,8 @@ def function(shape, leaves):
     return lambda score, *indices: score + evaluate(shape, (score, *indices)) + sum(leaf(score, *indices) for leaf in leaves[2:5]) * 0.5
 
 
-# The error of delta was the whole error for these: o was rounded to bfloat16, and the terms of rows with one key cancelled.
-@pytest.mark.parametrize("seed, number", [(1484610543, 0), (910000096, 12)])
+# The error of delta was the whole error for these: o was rounded to bfloat16, and the terms of rows with one key cancelled. The last has few rows.
+@pytest.mark.parametrize("seed, number", [(1484610543, 0), (910000096, 12), (700000462, 0)])
 def test_functions_found_by_other_seeds(seed, number):
     hold_to_the_dense_computation(seed, number)
 
