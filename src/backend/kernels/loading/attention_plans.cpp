@@ -60,8 +60,6 @@ bool write_map(DType dtype, const problem::TensorShape& shape, const device::Ten
   return true;
 }
 
-/// Dynamic shared memory that a kernel may have without asking (CUDA C++ Programming Guide, "Shared Memory 9.x").
-constexpr std::size_t kFreeSharedBytes = std::size_t{48} * 1024;
 /// States of tiles take a byte for each, so that a thousand sizes of some thousand tokens stay below this.
 constexpr std::size_t kMuch = std::size_t{64} << 20;
 
@@ -189,7 +187,9 @@ cuda::KernelModule::Kernel LoadedModules::kernel(const KernelLaunch& launch) {
   const std::scoped_lock lock(mutex_);
   Found& found = found_[launch.kernel];
   if (found.kernel == nullptr) found.kernel = find(launch.kernel);
-  if (launch.shared_bytes > kFreeSharedBytes && launch.shared_bytes > found.shared_bytes) {
+  // Without asking, a kernel has 48 KB together with its static shared memory, of which a launch knows nothing (CUDA C++
+  // Programming Guide, "Shared Memory 9.x").
+  if (launch.shared_bytes > found.shared_bytes) {
     cuda::KernelModule::allow_shared_memory(found.kernel, launch.shared_bytes);
     found.shared_bytes = launch.shared_bytes;
   }
