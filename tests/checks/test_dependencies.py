@@ -37,7 +37,7 @@ def pinned(file):
 @pytest.mark.parametrize("file", ["requirements.txt", "tests/torch/requirements.txt", *(file for file in FILES if file != "requirements.in")])
 def test_each_pinned_package_has_hashes(file):
     entries = re.split(r"^(?=[\w.-]+==)", (ROOT / file).read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
-    assert entries
+    assert len(entries) > (file != "fuzz/requirements.txt")  # which has one package
     assert [entry.split()[0] for entry in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}\b", entry)] == []
 
 

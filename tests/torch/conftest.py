@@ -31,6 +31,15 @@ def random(seed):
 
 
 @pytest.fixture
+def one_thread():
+    """Threads that wait for each other take most of the time of small tensors."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def traces(monkeypatch):
     """One entry for each pair of functions that is traced from here on; none is kept from before."""
     from scoremod.torch import kept_traces

@@ -14,16 +14,9 @@ sys.path.insert(0, str(ROOT / "fuzz"))
 from python_calls import held  # noqa: E402
 from python_calls.drawn_call import draw  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SEEDS = sorted((ROOT / "fuzz/seeds/python_calls").iterdir())
 DECISIONS = 90
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def hold(data):

@@ -20,6 +20,8 @@ from scoremod.torch.attention_ops import attention
 B, H, H_KV, S, S_KV, D, D_V = 2, 4, 2, 11, 13, 8, 16
 SHAPES = ((B, H, S, D), (B, H_KV, S_KV, D), (B, H_KV, S_KV, D_V))
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # The places of the tensors that a backward saves.
 SAVED = {"query": [0], "key": [1], "value": [2], "output": [3], "lse": [4], "captured": [5, 6, 7], "all": range(8)}
 
@@ -76,15 +78,6 @@ def leaves(random):
     print(f"query, key and value lie {lies}")
     floats = [*(places_in_memory(x, lies) for x in (q, k, v)), torch.randn(H, generator=random) * 0.1, bias]
     return [*(x.detach().requires_grad_() for x in floats), ids]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads that wait for each other take most of the time of tensors so small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
