@@ -187,8 +187,8 @@ cuda::KernelModule::Kernel LoadedModules::kernel(const KernelLaunch& launch) {
   const std::scoped_lock lock(mutex_);
   Found& found = found_[launch.kernel];
   if (found.kernel == nullptr) found.kernel = find(launch.kernel);
-  // Without asking, a kernel has 48 KB together with its static shared memory, of which a launch knows nothing (CUDA C++
-  // Programming Guide, "Shared Memory 9.x").
+  // Without asking, a kernel has 48 KB together with its static shared memory, of which a launch knows nothing (CUDA
+  // C++ Programming Guide, "Shared Memory 9.x").
   if (launch.shared_bytes > found.shared_bytes) {
     cuda::KernelModule::allow_shared_memory(found.kernel, launch.shared_bytes);
     found.shared_bytes = launch.shared_bytes;
