@@ -37,6 +37,20 @@ AttentionProblem decode() {
   return problem;
 }
 
+/// Found by a random problem: the kernel that adds up these gradients apart has nearly 48 KB of dynamic shared memory
+/// beside 1 KB of static, and a launch has 48 KB of both together without asking. It is chosen since nothing reads
+/// of_keys.
+AttentionProblem operand_queries() {
+  AttentionProblem problem = test::small_problem(
+      "operand of_heads: f32 [b, h]\noperand of_keys: f32 [h, kv_idx]\n"
+      "value = (score * 0.1 + of_heads) * score\nkeep = kv_idx * h < 4",
+      DType::kF16, 64);
+  problem.dim_qk = 40;
+  problem.operands = {{"of_heads", DType::kF32, {problem.batch, problem.heads_q}, {}, true},
+                      {"of_keys", DType::kF32, {problem.heads_q, problem.seq_kv}, {}, true}};
+  return problem;
+}
+
 std::vector<Case> cases() {
   using test::small_problem;
   const AttentionProblem slopes =
@@ -46,6 +60,7 @@ std::vector<Case> cases() {
   return {
       {"h200", "fused_backward", with_gradient(slopes, "slopes", {4})},
       {"h200", "decode", decode()},
+      {"h200", "operand_queries", operand_queries()},
       {"a100", "bias", with_gradient(bias, "bias", {4, 130, 200})},
       {"b200", "wide_heads", forward_of(small_problem("value = score", DType::kBF16, 512), 130)},
       {"a100", "causal", small_problem("value = score\nkeep = kv_idx <= q_idx", DType::kBF16, 64)},
