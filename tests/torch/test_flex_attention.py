@@ -102,6 +102,21 @@ def test_offsets_shift_what_the_functions_see(random):
     assert (wrong - whole[1:, 2:, 8:]).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("of_queries", [False, True])
+def test_a_shard_has_the_lengths_of_its_own_batches(of_queries, random):
+    q, k, v = tensors(random, batch=4)
+    slopes = torch.rand(4, generator=random)
+    lengths = torch.tensor([5, 23, 0, 11]), torch.tensor([19, 4, 7, 1])
+    score_mod = lambda score, b, h, q_idx, kv_idx: score * slopes[b]  # noqa: E731
+    given = tuple(reversed(lengths)) if of_queries else lengths[0]
+    whole = fused(q, k, v, score_mod, None, lengths=given)
+    for first in (1, 2, 3):
+        own = tuple(each[first:] for each in given) if of_queries else given[first:]
+        part = fused(q[first:], k[first:], v[first:], score_mod, None, lengths=own, offsets=scoremod.Offsets(batch=first))
+        for one, other in zip(part, whole):
+            torch.testing.assert_close(one, other[first:])
+
+
 def test_lengths_are_a_mask(random):
     q, k, v = tensors(random)
     of_keys, of_queries = torch.tensor([5, 23]), torch.tensor([19, 4], dtype=torch.int32)

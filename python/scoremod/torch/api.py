@@ -316,7 +316,7 @@ def _bound(query, key, value, mask_mod, sequences, sink, offsets=NO_OFFSETS):
         if placed is not None and placed.is_paged:  # those of the keys are bound
             lengths = (lengths[0] if isinstance(lengths, (tuple, list)) else None, None)
         batch, most = (query.shape[0], _most(query, key, offsets)) if placed is None else (placed.batch, placed.most)
-        mask_mod = bounded(mask_mod, lengths, batch, most)
+        mask_mod = bounded(mask_mod, lengths, batch, most, offsets.batch)
     bound = () if placed is None else placed.bound
     return mask_mod, bound if sink is None else (*bound, _sink_of_heads(sink, query)), placed
 

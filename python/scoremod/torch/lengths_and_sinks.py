@@ -9,9 +9,10 @@ from scoremod.torch.checked_integers import checked_lengths
 from scoremod.user_functions import check_callable
 
 
-def bounded(mask_mod, lengths, batch, most):
+def bounded(mask_mod, lengths, batch, most, first=0):
     """The mask_mod that also keeps indices below each batch's lengths. lengths: an integer tensor [batch] for the keys, or a pair of such for
-    queries and keys, either of which may be None. most: (queries, keys), how many there are at most; None where a shard's lengths may be beyond it."""
+    queries and keys, either of which may be None. most: (queries, keys), how many there are at most; None where a shard's lengths may be beyond it.
+    first: the batch that lengths[0] is of."""
     is_pair = isinstance(lengths, (tuple, list)) and len(lengths) == 2
     of_queries, of_keys = lengths if is_pair else (None, lengths)
     of_queries, of_keys = (_checked(tensor, batch, *each) for tensor, *each in ((of_queries, most[0], "queries"), (of_keys, most[1], "keys")))
@@ -24,10 +25,11 @@ def bounded(mask_mod, lengths, batch, most):
         kept = [] if mask_mod is None else [mask_mod(b, h, q_idx, kv_idx)]
         if kept and not isinstance(kept[0], (bool, torch.Tensor)):
             return kept[0]  # the tracer says what is wrong with it
+        own = b - first if first else b
         if of_queries is not None:
-            kept.append(q_idx < of_queries[b])
+            kept.append(q_idx < of_queries[own])
         if of_keys is not None:
-            kept.append(kv_idx < of_keys[b])
+            kept.append(kv_idx < of_keys[own])
         keep = kept[0]
         for each in kept[1:]:
             keep = keep & each
