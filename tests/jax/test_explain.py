@@ -61,6 +61,17 @@ def test_a_call_with_a_token_list_runs_what_was_explained(options, tensors, monk
     assert [json.loads(problem) for problem in problems] == [explained]
 
 
+def test_a_sink_is_explained_with_its_dtype(tensors, monkeypatch):
+    q, k, v, _ = tensors
+    sink = jnp.zeros(q.shape[2], jnp.bfloat16)
+    compiled, problems = attention_primitives.compiled, []
+    monkeypatch.setattr(attention_primitives, "compiled", lambda problem, *others, **named: problems.append(problem) or compiled(problem, *others, **named))
+    explained = explain(q, k, v, sink=sink).problem
+    jax.block_until_ready(jax.jit(lambda q, k, v: flex_attention(q, k, v, sink=sink, return_lse=True))(q, k, v))
+    made = json.loads(problems[0])
+    assert {each["name"]: each["dtype"] for each in explained["operands"]} == {each["name"]: each["dtype"] for each in made["operands"]} == {"sink": "bf16"}
+
+
 def test_callbacks_are_explained_beside_a_token_list(tensors):
     q, k, v, listed = tensors
     soft_cap = lambda graph, score, tensors: graph.tanh(input=score)  # noqa: E731

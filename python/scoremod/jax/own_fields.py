@@ -38,7 +38,9 @@ def trace_own_fields(query, key, value, score_mod, mask_mod, spec, scale, layout
         operands = [jax.eval_shape(source.array) for source in sources]
     fields = {"place": place, "lengths": placed is not None and placed.is_paged, "sink": sink is not None}
     call = Call.of(program, layout, spec, **fields)
-    problem = problem_text(call, query, key, value, operands, backward=call.has_backward, stats=True)
+    # Of what is bound only the sink has a dtype that the problem has.
+    of_sink = [] if sink is None else [*[None] * call.bound().index("sink"), jax.eval_shape(lambda: _sink_array(call, query, sink))]
+    problem = problem_text(call, query, key, value, operands + of_sink, backward=call.has_backward, stats=True)
     return TracedCall(call, sources, operands, problem, has_open_sizes)
 
 
@@ -46,11 +48,15 @@ def bound_arrays(call, query, placed, sink, dropout_keys):
     """The arrays of call.bound(). dropout_keys: a function of the numbers of the batches."""
     arrays = [] if placed is None else placed.bound()
     if sink is not None:
-        sink = checked_sink(sink, query.shape[call.axis("H")])
-        arrays.append(sink.astype(jnp.float32) if sink.dtype == jnp.float64 else sink)
+        arrays.append(_sink_array(call, query, sink))
     if call.dropout:
         arrays.append(dropout_keys(placed.numbers() if isinstance(placed, Sequences) else jnp.arange(query.shape[call.axis("B")], dtype=jnp.int32)))
     return arrays
+
+
+def _sink_array(call, query, sink):
+    sink = checked_sink(sink, query.shape[call.axis("H")])
+    return sink.astype(jnp.float32) if sink.dtype == jnp.float64 else sink
 
 
 def takes_own_fields(traced, memory):
