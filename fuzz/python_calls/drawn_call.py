@@ -11,6 +11,7 @@ from python_calls.choices import Choices
 from python_calls.functions import RIGHT_MASK_MODS, RIGHT_SCORE_MODS, WRONG_MASK_MODS, WRONG_SCORE_MODS, Modifier, Sizes
 from python_calls.truth import FLOAT8, FLOATS
 from scoremod import Offsets
+from scoremod.float8_factors import scale_extents
 
 DTYPES = (*FLOATS, *FLOAT8, torch.float64, torch.int32, torch.int64, torch.int8, torch.bool, torch.complex64)
 NUMBERS = (0, 1, -1, 2, 7, 2**31, -(2**63), 10**30, 0.5, -1.5, 1e-40, 1e39, math.nan, math.inf, -math.inf)
@@ -270,18 +271,28 @@ def _add_options(drawing, arguments, sizes):
     arguments["dropout_p"] = choices.right_or(None, 0, 0.5, 0.0, 1e-9)
     is_float8, of_keys = (isinstance(arguments[name], torch.Tensor) and arguments[name].dtype in FLOAT8 for name in ("query", "key"))
     if is_float8:
-        arguments["descale_q"] = choices.right_or(None, 0.5, 2)
+        arguments["descale_q"] = choices.right_or(None, 0.5, 2, _block_scales(drawing, arguments["query"]))
         arguments["out_dtype"] = choices.right_or(None, *FLOATS, *FLOAT8)
         arguments["scale_o"] = choices.right_or(None, 0.5, torch.tensor(2.0))
         arguments["return_amax_o"] = choices.right_or(None, True)
     if is_float8 or of_keys:
         for name in ("descale_k", "descale_v"):
             right = None if is_float8 else 1.0
-            arguments[name] = choices.right_or(right, 0.5, torch.tensor(2.0), torch.tensor([0.25]), torch.full(arguments["key"].shape[1:2], 0.5))
+            blocks = _block_scales(drawing, arguments["key" if name == "descale_k" else "value"])
+            arguments[name] = choices.right_or(right, 0.5, torch.tensor(2.0), torch.tensor([0.25]), torch.full(arguments["key"].shape[1:2], 0.5), blocks)
     if choices.right_or(False, True):
         like = arguments["query"]
         dtype = arguments.get("out_dtype") or (torch.bfloat16 if is_float8 else like.dtype)
         arguments["out"] = _laid(torch.zeros(*like.shape[:-1], arguments["value"].shape[-1], dtype=dtype), choices.byte())
+
+
+def _block_scales(drawing, scaled):
+    """Block scales of an FP8 tensor, of any extents that fit. Where it is none, they fit nothing."""
+    choices = drawing.choices
+    if not isinstance(scaled, torch.Tensor) or scaled.dim() not in (3, 4):
+        return torch.ones(2, 3)
+    extents = [choices.among(*scale_extents(letter, size)) for letter, size in zip("THD" if scaled.dim() == 3 else "BHSD", scaled.shape)]
+    return torch.exp2(drawing.tensor(extents, torch.float32, 6) - 3).to(choices.right_or(torch.float32, torch.float8_e8m0fnu, torch.float16))
 
 
 def _wrong(drawing, right):

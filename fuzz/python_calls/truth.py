@@ -143,6 +143,14 @@ def _number(given, name):
     return 1.0 if value is None else value.double() if isinstance(value, torch.Tensor) else float(value)
 
 
+def _of_elements(scales, shape):
+    """Block scales, once for each element of a tensor or of a dimension that shares them."""
+    for axis, size in enumerate(shape):
+        if scales.shape[axis] not in (1, size):
+            scales = scales.index_select(axis, torch.arange(size) // 32)
+    return scales
+
+
 def _numbers_of(given, wide):
     """query, key and value as numbers of a wide dtype, times their factors."""
     tensors = []
@@ -150,6 +158,8 @@ def _numbers_of(given, wide):
         number = _number(given, factor)
         if isinstance(number, torch.Tensor) and number.dim() == 1 and number.numel() != 1:  # one for each KV head
             number = number.view(-1, 1) if given[name].dim() == 3 else number.view(-1, 1, 1)
+        elif isinstance(number, torch.Tensor) and number.numel() != 1:
+            number = _of_elements(number, given[name].shape)
         elif isinstance(number, torch.Tensor):
             number = number.reshape(())
         tensors.append(given[name].to(wide) * number if given[name].dtype in FLOAT8 else given[name].to(wide))

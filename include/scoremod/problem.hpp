@@ -133,13 +133,13 @@ struct Sequences {
 /// The topic of a problem that says in which dtypes its tensors are stored.
 struct TensorDTypes {
   /// The dtype of q, k, v and their gradients: f32, f16 or bf16; or e4m3 or e5m2, of q, k and v. An FP8 tensor is
-  /// scaled: value = stored * descale_q, an f32 operand of the call with one element. k and v have their own factors.
-  /// Everything else said of a problem is said of these values, scores and gradients too. Factors are positive and
-  /// finite, which calls on the host check.
+  /// scaled: value = stored * descale_q, an f32 operand of one element, or of block scales (docs/reference/fp8.md). k
+  /// and v have their own. Everything else said of a problem is said of these values, scores and gradients too. A
+  /// factor of one element is positive and finite, which calls on the host check.
   DType dtype = DType::kF32;
   /// The dtype of k and v, if it differs from dtype: e4m3 or e5m2, where dtype is not FP8. Forward only, since an FP8
   /// KV cache has no gradients. value = stored * 'descale_k' for k, and 'descale_v' for v. Each is f32: one element, or
-  /// one for each KV head if the operand's spec has the shape [heads_kv].
+  /// one for each KV head if the operand's spec has the shape [heads_kv], or block scales.
   std::optional<DType> dtype_kv;
   /// The dtype of o and d_o, if it differs from dtype. FP8 only if dtype is FP8. Memory then holds o times operand
   /// 'scale_o', rounded to nearest even and saturated at the dtype's largest number.

@@ -10,6 +10,8 @@ from scoremod.places import FACTORS
 
 # The factors that a call has whose key and value alone are FP8.
 OF_CACHE = FACTORS[1:3]
+# The elements that share a scale in MXFP8 (OCP Microscaling Formats (MX) Specification 1.0, table 1), as src/problem/block_scales.hpp has them.
+SCALE_BLOCK = 32
 _FORMATS = "float8_e4m3fn or float8_e5m2"
 _OUTPUTS = "float32, float16, bfloat16, float8_e4m3fn, float8_e5m2"
 
@@ -37,10 +39,27 @@ def is_number(name, value):
     return True
 
 
-def wrong_factor(name, value, heads=None):
-    """The error for a factor that is no number and no tensor of the right size. heads: of a cache, where each may have one."""
+def wrong_factor(name, value, heads=None, blocks=None):
+    """The error for a factor that is no number and no tensor of the right size. heads: of a cache, where each may have one. blocks: (layout, shape) of the
+    FP8 tensor, where it may have block scales."""
     sizes = "one element" if heads is None else f"one element, or of one for each of {heads} KV heads"
+    if blocks is not None:
+        extents = (" or ".join(map(str, scale_extents(letter, size))) for letter, size in zip(*blocks))
+        sizes += f", or of block scales [{', '.join(extents)}]"
     return wrong(name, f"a positive number or floats of {sizes}", value, "it is the factor of an FP8 tensor")
+
+
+def scale_extents(letter, size):
+    """The sizes that block scales may have along a dimension of an FP8 tensor: one for each element, for each block of 32, or for all. letter: the
+    dimension's in a layout; heads and batches have no blocks (docs/reference/fp8.md)."""
+    blocks = [] if letter in "BH" else [-(-size // SCALE_BLOCK)]
+    return list(dict.fromkeys((size, *blocks, 1)))
+
+
+def are_block_scales(scales, layout, shape):
+    """Whether scales of one shape are block scales of an FP8 tensor of a layout and a shape. One element is a factor."""
+    is_one = all(size == 1 for size in scales)
+    return not is_one and len(scales) == len(shape) and all(one in scale_extents(letter, size) for one, letter, size in zip(scales, layout, shape))
 
 
 def wrong_output(value):

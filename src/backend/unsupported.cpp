@@ -5,6 +5,7 @@
 
 #include "base/fail.hpp"
 #include "base/pages.hpp"
+#include "problem/implied_operands.hpp"
 
 namespace scoremod::backend {
 namespace {
@@ -74,6 +75,9 @@ constexpr std::array kRules{
     RuleInfo{Rule::kAmaxGradients, "amax_gradients",
              "The backend does not write the largest magnitudes of dq, dk and dv, since it rounds them in its kernels.",
              "leave 'amax_gradients' out and reduce dq, dk and dv, or use the cpu backend"},
+    RuleInfo{Rule::kBlockScales, "block_scales",
+             "The backend multiplies FP8 tensors by one scale, or one for each head.",
+             "convert q, k and v to 16 bits with their scales, or use the cpu backend"},
 };
 
 }  // namespace
@@ -95,6 +99,15 @@ void object_to_places(const AttentionProblem& problem, std::vector<UnsupportedRe
   if (problem.dtype_o && *problem.dtype_o != problem.dtype) {
     object(Rule::kOutputDtype, "expected o of the dtype of q, ", to_string(problem.dtype), ", found ",
            to_string(*problem.dtype_o));
+  }
+}
+
+void object_to_block_scales(const AttentionProblem& problem, std::vector<UnsupportedReason>& reasons) {
+  for (const problem::TensorRole role : {problem::TensorRole::kQ, problem::TensorRole::kK, problem::TensorRole::kV}) {
+    const char* name = problem::descale_of(role);
+    if (problem::has_block_scales(problem, name))
+      reasons.push_back(unsupported(
+          Rule::kBlockScales, concat("expected a scale of the tensor, found '", name, "' with scales of its blocks")));
   }
 }
 

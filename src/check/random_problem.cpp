@@ -4,6 +4,7 @@
 
 #include "check/random_program.hpp"
 #include "check/row_sample.hpp"
+#include "problem/block_scales.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 
@@ -204,6 +205,23 @@ void choose_float8_fields(Chooser& choose, AttentionProblem& problem) {
   if (choose.chance(0.5)) problem.dtype_gradients = choose.one_of(std::array{DType::kF32, DType::kF16, DType::kBF16});
 }
 
+/// Block scales of FP8 tensors that have none of heads. A choice that is never wanted draws nothing.
+void choose_block_scales(Chooser& choose, double probability, AttentionProblem& problem) {
+  if (probability == 0) return;
+  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV}) {
+    const std::string name = problem::descale_of(role);
+    if (!problem::is_tensor_scale(problem, name) || problem::has_head_scales(problem, name)) continue;
+    if (!choose.chance(probability)) continue;
+    const problem::TensorShape shape = problem::memory_shape_of(problem, role);
+    OperandSpec scales{name, DType::kF32, {}, {}, false};
+    for (const std::int64_t extent : {shape.batch, shape.heads})
+      scales.shape.push_back(choose.one_of(problem::scale_extents(extent, false)));
+    for (const std::int64_t extent : {shape.sequence, shape.dim})
+      scales.shape.push_back(choose.one_of(problem::scale_extents(extent, true)));
+    problem.operands.push_back(scales);
+  }
+}
+
 void choose_offsets(Chooser& choose, CheckCase& random) {
   IndexOffsets& offsets = random.call.offsets;
   for (auto* offset : {&offsets.batch, &offsets.head, &offsets.query, &offsets.key})
@@ -304,6 +322,7 @@ CheckCase random_problem(std::uint64_t seed, const RandomProblemOptions& options
     choose_fields(choose, options, out);
     choose_places(choose, options, problem);
     choose_float8_fields(choose, problem);
+    choose_block_scales(choose, options.block_scales_probability, problem);
   }
   int draws = 0;
   do {

@@ -36,6 +36,8 @@ struct RandomProblemOptions {
   double output_dtype_probability = 0;
   /// How often keys and values of problems in more bits are FP8 (then without backward).
   double float8_keys_probability = 0;
+  /// How often an FP8 q, k or v has block scales, of extents that are drawn one by one.
+  double block_scales_probability = 0;
 };
 
 /// A valid problem with a tame random program. It has grouped heads, equal and different lengths and head dims, every

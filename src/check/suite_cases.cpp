@@ -29,6 +29,7 @@ RandomProblemOptions problem_options(const std::vector<DType>& dtypes, bool larg
   options.gradient_layout_probability = 0.15;
   options.output_dtype_probability = 0.05;
   options.float8_keys_probability = 0.05;
+  options.block_scales_probability = 0.2;
   return options;
 }
 

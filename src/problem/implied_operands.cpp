@@ -10,6 +10,9 @@
 namespace scoremod::problem {
 namespace {
 
+/// The dimensions of block scales: batch, heads, sequence and dim.
+constexpr int kBlockScaleRank = 4;
+
 bool reads(const Program& program, std::uint32_t operand) {
   return std::ranges::any_of(program.nodes(), [&](const Node& node) {
     return (node.op == Op::kOperand || node.op == Op::kGather) && node.payload == operand;
@@ -82,6 +85,28 @@ bool has_head_scales(const AttentionProblem& problem, std::string_view name) {
   return spec != problem.operands.end() && spec->shape.size() == 1;
 }
 
+bool has_block_scales(const AttentionProblem& problem, std::string_view name) {
+  if (!name.starts_with("descale_") || name == kDescaleOfOutputGradient || !is_tensor_scale(problem, name))
+    return false;
+  const auto spec = std::ranges::find(problem.operands, name, &OperandSpec::name);
+  return spec != problem.operands.end() && spec->shape.size() == kBlockScaleRank;
+}
+
+bool has_block_scales(const AttentionProblem& problem) {
+  return std::ranges::any_of(std::array{TensorRole::kQ, TensorRole::kK, TensorRole::kV},
+                             [&](TensorRole role) { return has_block_scales(problem, descale_of(role)); });
+}
+
+const char* descale_of(TensorRole role) {
+  switch (role) {
+    case TensorRole::kQ: return kDescaleOfQueries;
+    case TensorRole::kK: return kDescaleOfKeys;
+    case TensorRole::kV: return kDescaleOfValues;
+    case TensorRole::kDO: return kDescaleOfOutputGradient;
+    default: return "";
+  }
+}
+
 std::optional<std::uint32_t> operand_number(const Program& program, const std::string& name) {
   const std::vector<OperandDecl>& decls = program.operands();
   const auto found = std::ranges::find(decls, name, &OperandDecl::name);
@@ -121,7 +146,9 @@ std::vector<OperandDecl> implied_operands(const AttentionProblem& problem) {
   if (!has_float8_tensors(problem)) return decls;
   for (const char* name :
        {kDescaleOfQueries, kDescaleOfKeys, kDescaleOfValues, kScaleOfOutput, kDescaleOfOutputGradient}) {
-    if (is_tensor_scale(problem, name)) decls.push_back({name, Type::kF32, {}, has_head_scales(problem, name) ? 1 : 0});
+    if (!is_tensor_scale(problem, name)) continue;
+    const int rank = has_head_scales(problem, name) ? 1 : has_block_scales(problem, name) ? kBlockScaleRank : 0;
+    decls.push_back({name, Type::kF32, {}, rank});
   }
   return decls;
 }

@@ -8,6 +8,8 @@
 
 #include "scoremod/problem.hpp"
 
+#include "problem/tensor_view.hpp"
+
 namespace scoremod::problem {
 
 /// Names of the operands that a problem's fields add as runtime arguments.
@@ -29,12 +31,21 @@ inline constexpr const char* kDescaleOfOutputGradient = "descale_d_o";
 std::vector<OperandDecl> implied_operands(const AttentionProblem& problem);
 
 /// Whether the problem has an FP8 tensor whose scale is an operand of this name. A scale is f32, a single element
-/// unless has_head_scales(), read by no program, and without a gradient.
+/// unless has_head_scales() or has_block_scales(), read by no program, and without a gradient.
 bool is_tensor_scale(const AttentionProblem& problem, std::string_view name);
 
 /// Whether the scale of this name, of FP8 keys or values under 16-bit or f32 queries, has one element for each KV head,
 /// by its spec's shape.
 bool has_head_scales(const AttentionProblem& problem, std::string_view name);
+
+/// Whether the scale of this name has block scales, one for each block of elements of q, k or v, by its spec's shape of
+/// four dimensions (problem/block_scales.hpp).
+bool has_block_scales(const AttentionProblem& problem, std::string_view name);
+/// Whether q, k or v has.
+bool has_block_scales(const AttentionProblem& problem);
+
+/// The name of the operand that has the scale of q, k, v or d_o, were it FP8; empty for the other tensors.
+const char* descale_of(TensorRole role);
 
 /// Whether the problem's dropout keys include the places of queries and keys (problem/call_dropout.hpp), by their
 /// shape.

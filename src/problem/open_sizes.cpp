@@ -148,10 +148,12 @@ Sizes any_sizes(const AttentionProblem& problem, std::int64_t about) {
     const auto decl = std::ranges::find(decls, spec.name, &OperandDecl::name);
     const bool is_own_table =
         decl != decls.end() && decl->is_table() && implied_table_shape(problem, spec.name).empty();
-    if (!is_own_table || !is_open(spec.shape)) continue;
+    const bool is_scale = has_block_scales(problem, spec.name);
+    if (!(is_own_table || is_scale) || !is_open(spec.shape)) continue;
     OperandSizes& own = sizes.operands.emplace_back();
     own.name = spec.name;
-    for (const std::int64_t size : spec.shape) own.shape.push_back(size == kOpenSize ? about : size);
+    // Block scales that all elements share fit a tensor of any size.
+    for (const std::int64_t size : spec.shape) own.shape.push_back(size == kOpenSize ? (is_scale ? 1 : about) : size);
   }
   return sizes;
 }

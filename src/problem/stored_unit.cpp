@@ -5,24 +5,10 @@
 #include "problem/implied_operands.hpp"
 
 namespace scoremod::problem {
-namespace {
-
-const char* operand_of(TensorRole role) {
-  switch (role) {
-    case TensorRole::kQ: return kDescaleOfQueries;
-    case TensorRole::kK: return kDescaleOfKeys;
-    case TensorRole::kV: return kDescaleOfValues;
-    case TensorRole::kO: return kScaleOfOutput;
-    case TensorRole::kDO: return kDescaleOfOutputGradient;
-    default: return "";
-  }
-}
-
-}  // namespace
 
 StoredUnit::StoredUnit(const AttentionProblem& problem, TensorRole role) : is_scale_(role == TensorRole::kO) {
-  const char* name = operand_of(role);
-  if (!is_tensor_scale(problem, name)) return;
+  const char* name = is_scale_ ? kScaleOfOutput : descale_of(role);
+  if (!is_tensor_scale(problem, name) || has_block_scales(problem, name)) return;
   operand_ = operand_number(problem.program, name);
   if (!operand_) fail_bug("a problem with FP8 tensors whose program does not declare '", name, "'");
   if (has_head_scales(problem, name)) head_step_ = strides_of(spec_of(problem, *operand_))[0];

@@ -8,7 +8,8 @@
 
 namespace scoremod::problem {
 
-/// The scale of a tensor: value = stored * unit. It is 1 except for FP8 tensors, whose scales are runtime arguments.
+/// The scale of a tensor: value = stored * unit. It is 1 except for FP8 tensors, whose scales are runtime arguments,
+/// and for those with block scales, which it leaves to BlockScales.
 class StoredUnit {
  public:
   /// The problem has its implied operands.

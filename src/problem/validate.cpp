@@ -11,6 +11,7 @@
 #include "base/nearest_name.hpp"
 #include "ir/op_table.hpp"
 #include "ir/verify.hpp"
+#include "problem/block_scales.hpp"
 #include "problem/extent.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
@@ -265,6 +266,30 @@ void validate_extent(const Field& field, std::size_t dimension, std::int64_t siz
   validate_size(concat(field.text(), ".shape[", dimension, "]"), size);
 }
 
+/// Extents as a message says them: "64 or 2 or 1".
+std::string any_of_extents(const std::vector<std::int64_t>& extents) {
+  std::string text;
+  for (std::size_t i = 0; i < extents.size(); ++i) {
+    if (i > 0) text += " or ";
+    text += extents[i] == kOpenSize ? "open" : std::to_string(extents[i]);
+  }
+  return text;
+}
+
+/// Checks the shape of block scales: along each dimension, one of the extents that it may have.
+void check_block_scales(const AttentionProblem& problem, const Field& field, const OperandSpec& spec) {
+  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV}) {
+    if (spec.name != descale_of(role) || fits_block_scales(problem, role, spec.shape)) continue;
+    const TensorShape shape = memory_shape_of(problem, role);
+    const std::array extents{shape.batch, shape.heads, shape.sequence, shape.dim};
+    std::string expected;
+    for (std::size_t i = 0; i < extents.size(); ++i)
+      expected += (i == 0 ? "" : ", ") + any_of_extents(scale_extents(extents[i], i >= 2));
+    fail_argument(field.text(), ".shape: expected [", expected, "], a scale for each element, for each block of ",
+                  kScaleBlock, " or for all along a dimension of ", to_string(role), "; found ", text_of(spec.shape));
+  }
+}
+
 void check_operand_shape(const AttentionProblem& problem, const Field& field, const OperandSpec& spec,
                          const OperandDecl& decl) {
   if (decl.is_table()) {
@@ -273,6 +298,7 @@ void check_operand_shape(const AttentionProblem& problem, const Field& field, co
                     "'; found ", text_of(spec.shape));
     }
     for (std::size_t i = 0; i < spec.shape.size(); ++i) validate_extent(field, i, spec.shape[i]);
+    if (has_block_scales(problem, decl.name)) return check_block_scales(problem, field, spec);
     const std::vector<std::int64_t> implied = implied_table_shape(problem, decl.name);
     if (implied.empty() || implied == spec.shape) return;
     fail_argument(field.text(), ".shape: expected ", text_of(implied), ", which the problem's fields give operand '",

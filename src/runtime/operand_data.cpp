@@ -76,16 +76,19 @@ void check_pages(const char* name, const Integers& pages, const Integers& length
   }
 }
 
-/// Checks the scales of FP8 tensors. A forward need not pass d_o's.
+/// Checks the scales of FP8 tensors, but not those of blocks, which are data as the tensors are. A forward need not
+/// pass d_o's.
 void check_tensor_scales(const AttentionProblem& problem, std::span<const void* const> operands) {
   const std::vector<OperandDecl>& decls = problem.program.operands();
   for (std::size_t i = 0; i < decls.size(); ++i) {
-    if (operands[i] == nullptr || !problem::is_tensor_scale(problem, decls[i].name)) continue;
+    const std::string& name = decls[i].name;
+    if (operands[i] == nullptr || !problem::is_tensor_scale(problem, name) || problem::has_block_scales(problem, name))
+      continue;
     const OperandSpec& spec = problem::spec_of(problem, static_cast<std::uint32_t>(i));
     problem::tensor_of(spec.name, spec).for_each_offset([&](std::int64_t, std::int64_t offset) {
       const auto factor = load_element<double>(operands[i], DType::kF32, offset);
       if (factor > 0 && std::isfinite(factor)) return;
-      fail_argument("operand '", decls[i].name, "': expected a positive finite factor, found ", factor,
+      fail_argument("operand '", name, "': expected a positive finite factor, found ", factor,
                     "; a tensor of nothing but zeros has factor 1");
     });
   }

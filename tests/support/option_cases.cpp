@@ -50,17 +50,26 @@ std::vector<Option> single_options() {
              p.backward = false;
              p.dtype_kv = DType::kE4M3;
            }},
-          {"float8", [](AttentionProblem& p) { p.dtype = DType::kE4M3; }}};
+          {"float8", [](AttentionProblem& p) { p.dtype = DType::kE4M3; }},
+          // The extents fit dense, varlen and paged tensors alike.
+          {"block_scales", [](AttentionProblem& p) {
+             p.dtype = DType::kE4M3;
+             p.operands.push_back({"descale_q", DType::kF32, {1, p.heads_q, 1, 1}, {}, false});
+             for (const char* name : {"descale_k", "descale_v"})
+               p.operands.push_back({name, DType::kF32, {1, p.heads_kv, 1, 16}, {}, false});
+           }}};
 }
 
 /// Whether two options may be combined. There is one sink and one way to pass dropout's keys. Keys are varlen or paged;
-/// paged and FP8 ones have no gradients, and varlen tensors have one layout. FP8 queries have FP8 keys.
+/// paged and FP8 ones have no gradients, and varlen tensors have one layout. FP8 queries have FP8 keys, with block
+/// scales or without.
 bool are_compatible(const std::string& first, const std::string& second) {
   for (const char* kind : {"sink", "dropout"}) {
     if (first.starts_with(kind) && second.starts_with(kind)) return false;
   }
   if (second == "dtype_kv") return first != "given_deltas" && first != "deterministic" && first != "gradient layouts";
-  if (first == "dtype_kv") return second != "float8";
+  if (first == "dtype_kv") return second != "float8" && second != "block_scales";
+  if (first == "float8") return second != "block_scales";
   if (first == "ragged") return second != "paged" && second != "gradient layouts";
   if (second == "paged") return first != "given_deltas";
   return first != "paged" || second != "gradient layouts";

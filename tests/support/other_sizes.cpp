@@ -1,8 +1,33 @@
 #include "support/other_sizes.hpp"
 
+#include <utility>
+#include <vector>
+
+#include "problem/block_scales.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::test {
+namespace {
+
+/// A shape that block scales of this name may have.
+std::vector<std::int64_t> other_block_scales(const AttentionProblem& problem, const std::string& name,
+                                             std::mt19937_64& random) {
+  using problem::TensorRole;
+  const TensorRole role = name == problem::kDescaleOfQueries ? TensorRole::kQ
+                          : name == problem::kDescaleOfKeys  ? TensorRole::kK
+                                                             : TensorRole::kV;
+  const problem::TensorShape tensor = problem::memory_shape_of(problem, role);
+  std::vector<std::int64_t> shape;
+  for (const auto& [size, has_blocks] : {std::pair{tensor.batch, false}, std::pair{tensor.heads, false},
+                                         std::pair{tensor.sequence, true}, std::pair{tensor.dim, true}}) {
+    const std::vector<std::int64_t> extents = problem::scale_extents(size, has_blocks);
+    shape.push_back(extents[random() % extents.size()]);
+  }
+  return shape;
+}
+
+}  // namespace
 
 AttentionProblem at_other_sizes(AttentionProblem problem, std::mt19937_64& random) {
   const auto any = [&](std::int64_t most) { return std::uniform_int_distribution<std::int64_t>(1, most)(random); };
@@ -24,6 +49,8 @@ AttentionProblem at_other_sizes(AttentionProblem problem, std::mt19937_64& rando
   }
   for (OperandSpec& spec : problem.operands) {
     spec.strides.clear();
+    if (problem::has_head_scales(problem, spec.name)) spec.shape = {problem.heads_kv};
+    if (problem::has_block_scales(problem, spec.name)) spec.shape = other_block_scales(problem, spec.name, random);
     for (const OperandDecl& decl : problem.program.operands()) {
       if (decl.name != spec.name) continue;
       if (!decl.is_table()) {

@@ -131,7 +131,7 @@ def flex_attention(
     dropout_key : key of jax.random, optional
         It decides what is dropped; an argument of a jitted function like any other. With one key all backends, shards and mapped calls drop the
         same.
-    descale_q, descale_k, descale_v : float or float array of one element, optional
+    descale_q, descale_k, descale_v : float or float array of one element, or of block scales, optional
         Positive factors of FP8 arrays: value = stored * descale; 1 without it. Another factor compiles nothing anew. Derivatives take factors for
         constants. With key and value alone in FP8, as a KV cache, descale_k and descale_v must be given, may be [KV heads], and nothing has gradients.
     scale_o : float or float array of one element, optional
@@ -227,8 +227,10 @@ def flex_attention(
     descales = {"descale_q": descale_q, "descale_k": descale_k, "descale_v": descale_v}
     gradient_scales = {"scale_dq": scale_dq, "scale_dk": scale_dk, "scale_dv": scale_dv, "descale_d_o": descale_d_o}
     dtype_kv = cache_dtype(query, key)
-    heads = None if dtype_kv is None else _heads_of_cache(query, key, value, layout, placed)
-    factors, dtype_o = checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return_amax_o, heads)
+    kv_layout = pages_layout(layout) if placed is not None and placed.is_paged else layout
+    heads = None if dtype_kv is None else _heads_of_cache(query, key, value, layout, placed, kv_layout)
+    scaled = dict(zip(descales, ((layout, query.shape), (kv_layout, key.shape), (kv_layout, value.shape))))
+    factors, dtype_o, block_scales = checked_factors(query, scaled, descales, scale_o, gradient_scales, out_dtype, return_amax_o, heads)
     if sink is not None and (scale_o is not None or return_amax_o):
         raise UnsupportedError(
             "sink: expected no scale_o and no return_amax_o beside it, found one: they apply to the output before the sink does. Scale the output afterwards"
@@ -248,6 +250,7 @@ def flex_attention(
         factors=of_call,
         gradient_factors=of_gradients,
         dtype_kv=dtype_kv,
+        block_scales=block_scales,
     )
     spec = with_float32_rate(checked(given))
     results: tuple[Any, ...] | None = None
@@ -258,11 +261,11 @@ def flex_attention(
     return results if len(results) > 1 else results[0]  # pyright: ignore[reportGeneralTypeIssues]
 
 
-def _heads_of_cache(query, key, value, layout, placed):
+def _heads_of_cache(query, key, value, layout, placed, kv_layout):
     """How many KV heads an FP8 cache has."""
     if placed is None:
         return sizes_of(layout, query, key, value, may_be_empty=True).heads_kv
-    return key.shape[(pages_layout(layout) if placed.is_paged else layout).index("H")]
+    return key.shape[kv_layout.index("H")]
 
 
 def placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length):
@@ -354,6 +357,9 @@ def _in_arrays(query, key, value, score_mod, mask_mod, spec, scale, layout, keys
     """The results, in a tuple, of tensors that no field of the problem describes: pages are gathered, sequences become one, and a sink is
     applied to the output. flex_attention calls it directly, so that warnings point to its caller."""
     sequences = placed if isinstance(placed, Sequences) else None
+    if placed is not None and placed.is_paged and spec.block_scales:
+        name = spec.block_scales[0][0]
+        raise UnsupportedError(f"{name}: expected one factor, or a backend that reads pages as they lie, found scales of blocks of pages that are gathered")
     score_mod, mask_mod, layout = functions_without_fields(score_mod, mask_mod, query, layout, placed, lengths)
     query, key, value = tensors_without_fields(query, key, value, placed)
     sizes = sizes_of(layout, query, key, value, may_be_empty=True)

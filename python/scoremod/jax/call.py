@@ -54,6 +54,7 @@ class Call(NamedTuple):
     dropout_places: bool = False  # whether those keys say where queries and keys are in the whole sequence (scoremod.jax.dropout.at_places)
     gradient_factors: int = 0  # how many come after these, for whoever differentiates
     dtype_kv: str | None = None  # of an FP8 KV cache under a query of more bits
+    block_scales: tuple[tuple[str, str], ...] = ()  # (name, letters) of the factors that are block scales (scoremod.jax.float8.block_letters)
     # scoremod.environment.settings(): JAX keeps what it compiles by equal calls, and what is compiled depends on them.
     environment: tuple = ()
 
@@ -74,6 +75,7 @@ class Call(NamedTuple):
             factors=spec.factors,
             gradient_factors=spec.gradient_factors,
             dtype_kv=spec.dtype_kv,
+            block_scales=spec.block_scales,
             environment=settings(),
             **others,
         )
@@ -211,6 +213,8 @@ def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
     sizes = call.sizes(q, k, v)
     if call.dtype_kv is not None:
         named |= dict.fromkeys(OF_CACHE, OperandTensor("f32", (sizes.heads_kv,), False))
+    # A call that isn't run has no factors.
+    named |= {name: OperandTensor("f32", tuple(map(known, bound[name][1].shape)), False) for name, _ in call.block_scales if name in bound}
     return problem_json(
         Sizes(*map(known, sizes)),  # pyright: ignore[reportArgumentType]
         call.program,

@@ -1,4 +1,5 @@
 """FP8 arrays: query, key and value as float8_e4m3fn or float8_e5m2, or key and value alone, each with a descale factor: value = stored * descale.
+A descale may have block scales, one for each block of the array's elements.
 
 The factors are arrays of the call after its operands and dropout keys: descale_q, descale_k, descale_v, and scale_o with an FP8 output, as in
 docs/reference/problem.md. Derivatives take them for constants. The factors of the gradients come last, and the problem has none of them: its backward
@@ -12,7 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
-from scoremod.float8_factors import OF_CACHE, cache_gradient, check_cache_factor, check_factors_fit, check_output_factor, is_number, wrong_factor, wrong_output
+from scoremod.float8_factors import (
+    OF_CACHE,
+    SCALE_BLOCK,
+    are_block_scales,
+    cache_gradient,
+    check_cache_factor,
+    check_factors_fit,
+    check_output_factor,
+    is_number,
+    wrong_factor,
+    wrong_output,
+)
 from scoremod.jax.call import GRADIENT_FACTORS
 
 FLOAT8 = {jnp.dtype(jnp.float8_e4m3fn): "e4m3", jnp.dtype(jnp.float8_e5m2): "e5m2"}
@@ -33,15 +45,18 @@ def cache_dtype(query, key):
     return FLOAT8[jnp.dtype(key.dtype)] if is_float8(key) and not is_float8(query) else None
 
 
-def checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return_amax_o, cache_heads=None):
-    """(factors, name of the output's dtype) of a call's arguments, the gradients' factors last; ([], None) where neither query nor key is FP8.
+def checked_factors(query, tensors, descales, scale_o, gradient_scales, out_dtype, return_amax_o, cache_heads=None):
+    """(factors, name of the output's dtype, block_letters()) of a call's arguments, the gradients' factors last; ([], None, ()) where neither query nor
+    key is FP8.
 
-    gradient_scales: GRADIENT_FACTORS by name. cache_heads: the KV heads of an FP8 cache; None where key and value are none."""
+    tensors: what descales scale, (layout, shape) by their names. gradient_scales: GRADIENT_FACTORS by name. cache_heads: the KV heads of an FP8 cache;
+    None where key and value are none."""
     given = {**descales, "scale_o": scale_o, **gradient_scales, "out_dtype": out_dtype, "return_amax_o": return_amax_o or None}
     if not is_float8(query):
         of_cache = () if cache_heads is None else OF_CACHE
         check_factors_fit(query.dtype, given, of_cache)
-        return [factor_of_heads(name, given[name], cache_heads) for name in of_cache], None
+        factors = {name: factor_of_heads(name, given[name], cache_heads, tensors[name]) for name in of_cache}
+        return [_bound(factor, *tensors[name]) for name, factor in factors.items()], None, block_letters(factors, tensors)
     try:
         out = jnp.dtype(jnp.bfloat16 if out_dtype is None else out_dtype)
     except TypeError:
@@ -57,7 +72,41 @@ def checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return
     factors |= {name: default if value is None else value for (name, value), default in of_gradients}
     if out not in FLOAT8:
         factors.pop("scale_o")
-    return [_factor(name, value) for name, value in factors.items()], _OUTPUTS[out]  # pyright: ignore[reportArgumentType]
+    # What a gradient has by default is its tensor's.
+    scaled = tensors | {f"scale_d{name[-1]}": tensors[name] for name in descales}
+    factors = {name: _factor(name, value, blocks=scaled.get(name)) for name, value in factors.items()}
+    bound = [_bound(factor, *tensors[name]) if name in tensors else factor for name, factor in factors.items()]
+    return bound, _OUTPUTS[out], block_letters(factors, tensors)  # pyright: ignore[reportArgumentType]
+
+
+def block_letters(factors, tensors):
+    """((name, letters), ...) of the factors that are block scales, as the problem has them. A dimension has the letter that the tensor's layout has, if it
+    is as long as the tensor's and can be sharded, and else "?". tensors: (layout, shape) by name."""
+    letters = []
+    for name, (layout, shape) in tensors.items():
+        scales = factors[name].shape if name in factors else ()
+        if len(scales) != len(shape):
+            continue
+        whole = {letter for letter, one, size in zip(layout, scales, shape) if one == size}
+        letters.append((name, "".join(letter if letter in whole else "?" for letter in "BHS") + "?"))
+    return tuple(letters)
+
+
+def _bound(factor, layout, shape):
+    """A factor as the problem has it: block scales in the order batch, heads, sequence, dim."""
+    if factor.ndim != len(shape):
+        return factor
+    if layout == "THD":
+        return jnp.moveaxis(factor, 1, 0)[None]
+    return jnp.transpose(factor, [layout.index(letter) for letter in "BHSD"])
+
+
+def _of_elements(factor, shape):
+    """A factor that multiplies an array of a shape: block scales once for each element of a block."""
+    for axis in range(-factor.ndim, 0):
+        if factor.shape[axis] not in (1, shape[axis]):
+            factor = jnp.take(jnp.repeat(factor, SCALE_BLOCK, axis), jnp.arange(shape[axis]), axis)
+    return factor
 
 
 def counts(factors, dtype_kv=None):
@@ -66,20 +115,26 @@ def counts(factors, dtype_kv=None):
     return len(factors) - of_gradients, of_gradients
 
 
-def factor_of_heads(name, value, heads):
-    """The factor of key or value in a cache, for each KV head: a mesh that divides heads divides it with them."""
+def factor_of_heads(name, value, heads, blocks=None):
+    """The factor of key or value in a cache, for each KV head: a mesh that divides heads divides it with them. Or the block scales of an array of
+    `blocks`, its (layout, shape)."""
     check_cache_factor(name, value)
     is_list = isinstance(value, (jax.Array, np.ndarray)) and jnp.issubdtype(value.dtype, jnp.floating) and value.shape == (heads,)
-    return jax.lax.stop_gradient(jnp.asarray(value, jnp.float32)) if is_list else jnp.broadcast_to(_factor(name, value, heads), (heads,))
+    if is_list:
+        return jax.lax.stop_gradient(jnp.asarray(value, jnp.float32))
+    factor = _factor(name, value, heads, blocks)
+    return factor if factor.ndim else jnp.broadcast_to(factor, (heads,))
 
 
-def _factor(name, value, heads=None):
+def _factor(name, value, heads=None, blocks=None):
     if is_number(name, value):
         return jnp.float32(value)
     is_array = isinstance(value, (jax.Array, np.ndarray, np.generic)) and jnp.issubdtype(value.dtype, jnp.floating)
-    if not is_array or np.size(value) != 1:
-        raise wrong_factor(name, value, heads)
-    return jax.lax.stop_gradient(jnp.asarray(value, jnp.float32).reshape(()))
+    has_blocks = is_array and blocks is not None and are_block_scales(value.shape, *blocks)
+    if not is_array or (np.size(value) != 1 and not has_blocks):
+        raise wrong_factor(name, value, heads, blocks)
+    factor = jax.lax.stop_gradient(jnp.asarray(value, jnp.float32))
+    return factor if has_blocks else factor.reshape(())
 
 
 def split_gradient_factors(call, operands):
@@ -96,7 +151,7 @@ def gradient_of_numbers(call, d_o):
 def gradients_of_arrays(call, arrays, gradients, operand_gradients, factors):
     """The gradients of query, key and value, each in its array's dtype, and of operands, from those that the backward computed."""
     upstream = factors["descale_d_o"] if call.dtype_o in FLOAT8.values() else jnp.float32(1)
-    scaled = [x.astype(jnp.float32) * (upstream * factors[name]) for x, name in zip(gradients, GRADIENT_FACTORS)]
+    scaled = [x.astype(jnp.float32) * (upstream * _of_elements(factors[name], x.shape)) for x, name in zip(gradients, GRADIENT_FACTORS)]
     operand_gradients = [(x.astype(jnp.float32) * upstream).astype(x.dtype) for x in operand_gradients]
     return [saturated(x, array.dtype) for x, array in zip(scaled, arrays)], operand_gradients
 

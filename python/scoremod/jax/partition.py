@@ -119,6 +119,11 @@ def letters_of(call, tensors, results):
 
 def _bound_letters(call, name):
     """The letters of an argument after the operands. Batches are its rows, which varlen sequences keep together."""
+    if name in (blocks := dict(call.block_scales)):
+        if name == "descale_q":
+            return blocks[name]
+        of_keys = blocks[name].replace("B", "?").replace("S", "?") if call.is_paged else blocks[name]
+        return of_keys.replace("H", "K").replace("S", "T")
     if name in FACTORS or name in GRADIENT_FACTORS:
         return "" if call.dtype_kv is None else "K"
     if name == "sink":
@@ -203,8 +208,9 @@ class Shards:
         """A shard's argument after the operands."""
         if name == "dropout_keys":
             return at_head(array, self._first("H", q))
-        if self._reads_one_head and self._call.dtype_kv is not None and name in FACTORS:
-            return lax.dynamic_slice_in_dim(array, self._head_read(array.shape[0]), 1)
+        if self._reads_one_head and name in FACTORS:
+            axis = _bound_letters(self._call, name).find("K")
+            return array if axis < 0 else lax.dynamic_slice_in_dim(array, self._head_read(array.shape[axis]), 1, axis)
         return array
 
     def _combined(self, result, output, k):

@@ -149,10 +149,11 @@ def flex_attention(
     dropout_p : float
         The probability in [0, 1) with which each weight is dropped; the others grow by 1 / (1 - dropout_p). Which ones follows from PyTorch's CPU
         generator (torch.manual_seed).
-    descale_q, descale_k, descale_v : float or float Tensor of one element, optional
+    descale_q, descale_k, descale_v : float or float Tensor of one element, or of block scales, optional
         Positive factors of FP8 tensors, value = stored * descale, on query's device; 1 without it. Derivatives take them for constants. Key and value
         alone may be FP8, as a KV cache under a query of 16 or 32 bits: descale_k and descale_v must then be given, may be [KV heads], and nothing has
-        gradients.
+        gradients. Block scales, on the CPU, have the tensor's dimensions, each as it is or 1; the sequence and the head dim also in blocks of 32, as in
+        MXFP8. float8_e8m0fnu will do, too.
     scale_o : float or float Tensor of one element, optional
         The factor of the output before it is rounded to FP8. Magnitudes beyond the dtype's largest number saturate.
     out_dtype : dtype, optional
@@ -273,7 +274,7 @@ def flex_attention(
         if has_factors or return_amax_o or getattr(query, "dtype", None) in FLOAT8 or getattr(key, "dtype", None) in FLOAT8:
             check_places(query, key, value)
             descales = {"descale_q": descale_q, "descale_k": descale_k, "descale_v": descale_v}
-            factors, dtype_o = factors_of(query, key, descales, scale_o, out_dtype, return_amax_o)
+            factors, dtype_o = factors_of(query, key, value, descales, scale_o, out_dtype, return_amax_o)
             of_float8 = {**_options_of_float8(query, key, factors, dtype_o), "amax_o": bool(return_amax_o)}
             bound = (*bound, *factors)
         arguments = query, key, value, score_mod, mask_mod, dropout, bound, bool(enable_gqa), with_lse
@@ -351,7 +352,7 @@ def call_of_arguments(query, key, value, block_mask, mask_mod, scale, backends, 
     place, longest = (None, (None, None)) if placed is None else (placed.place, placed.longest)
     # A call that isn't run needs no factor of an FP8 cache.
     given = dict.fromkeys(FACTORS[:3]) | (dict.fromkeys(FACTORS[1:3], 1.0) if has_float8_cache(query, key) else {})
-    factors, dtype_o = factors_of(query, key, given, None, None, False)
+    factors, dtype_o = factors_of(query, key, value, given, None, None, False)
     of_float8 = _options_of_float8(query, key, factors, dtype_o)
     return mask_mod, (*bound, *factors), options_of(CallSpec(scale=scale, backends=backends, place=place, longest=longest, sink=sink is not None, **of_float8))
 

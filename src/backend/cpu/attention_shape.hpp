@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "scoremod/problem.hpp"
@@ -8,6 +9,7 @@
 #include "backend/backend.hpp"
 #include "backend/cpu/matrix_product.hpp"
 #include "backend/cpu/pack.hpp"
+#include "problem/block_scales.hpp"
 #include "problem/row_addressing.hpp"
 #include "problem/stored_unit.hpp"
 
@@ -20,12 +22,13 @@ inline std::size_t round_up(std::size_t count, std::size_t multiple) {
 /// A call's operands, in the order of the declarations.
 using Operands = std::span<const void* const>;
 
-/// Addresses and scale of a tensor's rows.
+/// Addresses and scales of a tensor's rows.
 struct TensorRows : problem::RowAddressing {
   TensorRows(const AttentionProblem& problem, problem::TensorRole role)
-      : RowAddressing(problem, role), unit(problem, role) {}
+      : RowAddressing(problem, role), unit(problem, role), block_scales(problem::block_scales_of(problem, role)) {}
 
   problem::StoredUnit unit;
+  std::optional<problem::BlockScales> block_scales;
 };
 
 /// The sizes and addressing of a problem in the form that the tiled path works with.
@@ -61,7 +64,8 @@ struct AttentionShape {
             tensor.element_step(),
             static_cast<std::size_t>(tensor.shape().dim),
             rows.table,
-            static_cast<float>(tensor.unit.of(operands, h))};
+            static_cast<float>(tensor.unit.of(operands, h)),
+            tensor.block_scales ? tensor.block_scales->of(b, h, operands) : problem::HeadScales{}};
   }
   /// The rows of a tensor that is written, which is never paged.
   static RowTarget rows(void* data, const TensorRows& tensor, std::int64_t b, std::int64_t h, Operands operands) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include "backend/cpu/matrix_product.hpp"
 #include "base/element.hpp"
@@ -132,13 +133,22 @@ HWY_INLINE void prefetch_row(const RowSource& source, std::int64_t row) {
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(source.dims) * size; i += kCacheLine) hwy::Prefetch(bytes + i);
 }
 
+/// Multiplies a copied row by its block scales; returns the bits of infinity if a product is not finite.
+std::uint32_t apply_block_scales(const RowSource& source, std::int64_t row, std::span<float> values) {
+  source.scales.apply(row, values);
+  const bool is_finite = std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
+  return is_finite ? 0 : 0x7f800000u;
+}
+
 bool pack(const RowSource& source, std::int64_t first, std::size_t rows, float scale, float* out, std::size_t stride) {
   std::uint32_t largest = 0;
   constexpr std::size_t kAhead = 8;
   for (std::size_t r = 0; r < rows; ++r) {
     if (r + kAhead < rows) prefetch_row(source, first + static_cast<std::int64_t>(r + kAhead));
     float* to = out + r * stride;
-    largest = std::max(largest, copy_row(source, first + static_cast<std::int64_t>(r), scale, to));
+    const std::int64_t row = first + static_cast<std::int64_t>(r);
+    largest = std::max(largest, copy_row(source, row, scale, to));
+    if (source.scales.first != nullptr) largest = std::max(largest, apply_block_scales(source, row, {to, source.dims}));
     std::fill(to + source.dims, to + stride, 0.0f);
   }
   return largest < 0x7f800000u;

@@ -5,6 +5,7 @@
 
 #include "scoremod/dtype.hpp"
 
+#include "problem/block_scales.hpp"
 #include "problem/row_addressing.hpp"
 
 namespace scoremod::backend::cpu {
@@ -17,7 +18,8 @@ struct RowSource {
   std::int64_t dim_stride = 1;
   std::size_t dims = 0;
   problem::BlockTable table = {};  ///< of a paged tensor
-  float unit = 1;                  ///< value = stored * unit
+  float unit = 1;                  ///< value = stored * unit, times its block scale where there are some
+  problem::HeadScales scales = {};
 
   /// From element 0 of row 0 (of block 0, in a paged tensor) to that of a row.
   std::int64_t offset(std::int64_t row) const {

@@ -6,6 +6,7 @@
 
 #include "backend/reference/interpreter.hpp"
 #include "base/element.hpp"
+#include "problem/block_scales.hpp"
 #include "problem/stored_unit.hpp"
 #include "problem/strided_tensor.hpp"
 
@@ -21,6 +22,24 @@ std::vector<Real> load_dense(const problem::StridedTensor& tensor, const void* d
   return values;
 }
 
+/// Multiplies a tensor's rows, in the order batch, heads, sequence, by the block scales of those that it has.
+template <class Real>
+void apply_block_scales(const problem::BlockScales& scales, const problem::RowAddressing& rows,
+                        std::span<const void* const> operands, std::span<Real> values) {
+  const problem::TensorShape& shape = rows.shape();
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    const std::int64_t positions = rows.positions(b, operands);
+    for (std::int64_t h = 0; h < shape.heads; ++h) {
+      const problem::HeadScales of_head = scales.of(b, h, operands);
+      for (std::int64_t i = 0; i < positions; ++i) {
+        const std::int64_t row = (b * shape.heads + h) * shape.sequence + i;
+        of_head.apply(i,
+                      values.subspan(static_cast<std::size_t>(row * shape.dim), static_cast<std::size_t>(shape.dim)));
+      }
+    }
+  }
+}
+
 /// The values of q, k, v, o or a gradient, in the order batch, heads, sequence, dim. `operands` are the call's, in the
 /// order of the declarations, which only FP8 tensors need for their scales.
 template <class Real>
@@ -29,6 +48,10 @@ std::vector<Real> load_dense(const AttentionProblem& problem, problem::TensorRol
   const problem::StridedTensor tensor = problem::placed_tensor(problem, role, operands);
   std::vector<Real> values = load_dense<Real>(tensor, data);
   if (!is_float8(tensor.dtype)) return values;
+  if (const auto scales = problem::block_scales_of(problem, role)) {
+    apply_block_scales(*scales, problem::RowAddressing(problem, role), operands, std::span(values));
+    return values;
+  }
   const problem::StoredUnit unit(problem, role);
   const std::int64_t heads = tensor.shape[1], of_head = tensor.shape[2] * tensor.shape[3];
   for (std::int64_t first = 0; first < tensor.elements(); first += of_head) {

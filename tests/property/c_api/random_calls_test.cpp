@@ -16,6 +16,7 @@
 #include "check/random_problem.hpp"
 #include "property/c_api/drawn_call.hpp"
 #include "property/c_api/mistakes.hpp"
+#include "support/mixed_options.hpp"
 #include "support/test_seed.hpp"
 
 namespace scoremod::test {
@@ -26,11 +27,8 @@ constexpr int kShards = 4;
 constexpr int kCalls = 60;  // of each problem and direction
 
 checking::CheckCase drawn_case(std::uint64_t seed) {
-  checking::RandomProblemOptions options;
+  checking::RandomProblemOptions options = mixed_options();
   options.max_scores = 400;
-  options.lengths_probability = options.sink_probability = options.dropout_probability = 0.3;
-  options.ragged_probability = options.paged_probability = options.max_logit_probability = 0.2;
-  options.gradient_layout_probability = options.output_dtype_probability = options.float8_keys_probability = 0.2;
   return checking::random_problem(seed, options);
 }
 

@@ -11,6 +11,7 @@
 #include "problem/open_sizes.hpp"
 #include "problem/problem_members.hpp"
 #include "problem/structure_key.hpp"
+#include "support/mixed_options.hpp"
 #include "support/other_sizes.hpp"
 #include "support/test_seed.hpp"
 #include "support/tiled_call.hpp"
@@ -22,14 +23,6 @@ using backend::Direction;
 using compiler::CompiledProblem;
 
 constexpr int kProblems = 400;
-
-checking::RandomProblemOptions options() {
-  checking::RandomProblemOptions options;
-  options.lengths_probability = options.sink_probability = options.dropout_probability = 0.3;
-  options.max_logit_probability = options.ragged_probability = options.paged_probability = 0.2;
-  options.gradient_layout_probability = options.output_dtype_probability = 0.2;
-  return options;
-}
 
 void expect_equal(const masks::MaskClass& x, const masks::MaskClass& y) { EXPECT_EQ(x, y); }
 
@@ -49,7 +42,7 @@ TEST(Structure, ACompileServesAllSizesOfIt) {
     const std::uint64_t seed = test::test_seed() + static_cast<std::uint64_t>(i);
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    const AttentionProblem problem = checking::random_problem(seed, options()).problem;
+    const AttentionProblem problem = checking::random_problem(seed, test::mixed_options()).problem;
     const AttentionProblem other = test::at_other_sizes(problem, random);
     ASSERT_EQ(problem::structure_key(problem), problem::structure_key(other));
     expect_equal(compiler::at_sizes_of(other, compiler::compile(problem)), compiler::compile(other));
@@ -61,7 +54,7 @@ TEST(Structure, AProblemAndTheSizesOfACallAreTheProblem) {
   for (int i = 0; i < kProblems; ++i) {
     const std::uint64_t seed = test::test_seed() + static_cast<std::uint64_t>(i);
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const AttentionProblem problem = checking::random_problem(seed, options()).problem;
+    const AttentionProblem problem = checking::random_problem(seed, test::mixed_options()).problem;
     const auto [open, sizes] = problem::with_all_sizes_open(problem);
     ASSERT_TRUE(has_open_sizes(open));
     EXPECT_EQ(problem_at(open, sizes), problem);
@@ -118,9 +111,9 @@ TEST(Structure, IsComparedAsItsKeyIs) {
     const std::uint64_t seed = test::test_seed() + static_cast<std::uint64_t>(i);
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    const AttentionProblem problem = checking::random_problem(seed, options()).problem;
+    const AttentionProblem problem = checking::random_problem(seed, test::mixed_options()).problem;
     expect_agreement(problem, test::at_other_sizes(problem, random));
-    expect_agreement(problem, checking::random_problem(seed + kProblems, options()).problem);
+    expect_agreement(problem, checking::random_problem(seed + kProblems, test::mixed_options()).problem);
     for (int number = 0;; ++number) {
       SCOPED_TRACE("member " + std::to_string(number));
       AttentionProblem other = problem;
@@ -164,7 +157,7 @@ TEST(Structure, TheTextOfKernelsFollowsFromItAndTheShape) {
     const std::uint64_t seed = test::test_seed() + static_cast<std::uint64_t>(i);
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    const AttentionProblem problem = checking::random_problem(seed, options()).problem;
+    const AttentionProblem problem = checking::random_problem(seed, test::mixed_options()).problem;
     const CompiledProblem one = compiler::compile(problem);
     const CompiledProblem other = compiler::at_sizes_of(test::at_other_sizes(problem, random), one);
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {

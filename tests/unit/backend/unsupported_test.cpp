@@ -11,7 +11,7 @@ namespace {
 TEST(Unsupported, HasARowForEachRuleInItsOrder) {
   const auto rules = unsupported_rules();
   for (std::size_t i = 0; i < rules.size(); ++i) EXPECT_EQ(static_cast<std::size_t>(rules[i].rule), i);
-  EXPECT_EQ(rules.back().rule, Rule::kAmaxGradients) << "the last of the enum";
+  EXPECT_EQ(rules.back().rule, Rule::kBlockScales) << "the last of the enum";
 }
 
 TEST(Unsupported, HasAnIdOfItsOwnForEachRule) {

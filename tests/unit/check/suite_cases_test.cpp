@@ -65,7 +65,7 @@ TEST(SuiteCases, CoverWhatGoesWrongOnDevices) {
   bool one_query = false, odd = false, half_tile = false, grouped = false, one_head = false, value_dim = false;
   bool lengths_q = false, lengths_kv = false, off_by_one = false, learned = false, dropout = false, max_logit = false;
   bool ragged_q = false, ragged_kv = false, paged = false, gradient_layouts = false, output_dtype = false;
-  bool float8_keys = false, head_scales = false;
+  bool float8_keys = false, head_scales = false, block_scales = false;
   bool negative_scale = false, offsets = false, table = false, scalar = false, low = false;
   std::set<DType> operand_dtypes;
   std::set<Layout> layouts;
@@ -92,6 +92,7 @@ TEST(SuiteCases, CoverWhatGoesWrongOnDevices) {
     output_dtype |= p.dtype_o.has_value();
     float8_keys |= p.dtype_kv.has_value();
     head_scales |= problem::has_head_scales(p, problem::kDescaleOfKeys);
+    block_scales |= problem::has_block_scales(p);
     low |= p.program.to_string().find(" + -2") != std::string::npos;
     layouts.insert(p.q.layout);
     for (const OperandDecl& decl : p.program.operands()) {
@@ -103,7 +104,7 @@ TEST(SuiteCases, CoverWhatGoesWrongOnDevices) {
   EXPECT_TRUE(one_query && odd && half_tile && grouped && one_head && value_dim);
   EXPECT_TRUE(lengths_q && lengths_kv && off_by_one && learned && dropout && max_logit);
   EXPECT_TRUE(ragged_q && ragged_kv && paged && gradient_layouts && output_dtype);
-  EXPECT_TRUE(float8_keys && head_scales);
+  EXPECT_TRUE(float8_keys && head_scales && block_scales);
   EXPECT_TRUE(negative_scale && offsets && table && scalar && low);
   EXPECT_EQ(operand_dtypes.size(), 5U);
   EXPECT_EQ(layouts.size(), 4U);

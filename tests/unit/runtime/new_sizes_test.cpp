@@ -16,6 +16,7 @@
 #include "check/random_problem.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/open_sizes.hpp"
+#include "support/mixed_options.hpp"
 #include "support/other_sizes.hpp"
 #include "support/test_seed.hpp"
 
@@ -31,11 +32,8 @@ CompileOptions on_cpu() {
 }
 
 checking::CheckCase any_case(std::uint64_t seed) {
-  checking::RandomProblemOptions options;
+  checking::RandomProblemOptions options = test::mixed_options();
   options.max_scores = 2000;
-  options.lengths_probability = options.sink_probability = options.dropout_probability = 0.3;
-  options.max_logit_probability = options.ragged_probability = options.paged_probability = 0.2;
-  options.gradient_layout_probability = options.output_dtype_probability = options.float8_keys_probability = 0.2;
   return checking::random_problem(seed, options);
 }
 

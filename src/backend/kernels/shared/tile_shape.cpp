@@ -57,6 +57,7 @@ std::vector<UnsupportedReason> problem_objections(const compiler::CompiledProble
   if ((is_float8(dtype) && float8 != Float8::kAll) || (dtype_kv && float8 != Float8::kKeys))
     reasons.push_back(unsupported(
         Rule::kDtype, concat("expected q, k and v in f32, f16 or bf16, found ", to_string(dtype_kv.value_or(dtype)))));
+  object_to_block_scales(problem, reasons);
   if (const std::int64_t widest = widest_head(direction); dim_qk > widest || dim_v > widest) {
     reasons.push_back(unsupported(Rule::kHeadDim, concat("expected head dims of at most ", widest, ", found ", dim_qk,
                                                          " of q and k and ", dim_v, " of v")));

@@ -98,6 +98,20 @@ TEST(Float8Candidates, OfBackwardsWithAmaxesAreRefused) {
   EXPECT_FALSE(refuses({Direction::kForward, true, {}}));
 }
 
+TEST(Float8Candidates, OfBlockScalesAreRefused) {
+  AttentionProblem problem = float8_problem();
+  problem.operands.push_back({"descale_k", DType::kF32, {1, problem.heads_kv, problem.seq_kv, 1}, {}, false});
+  const compiler::CompiledProblem given = compiler::compile(problem);
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    const std::vector<UnsupportedReason> reasons = kernels_backend().objections(given, {direction, true, {}}, nullptr);
+    ASSERT_EQ(reasons.size(), 1U);
+    EXPECT_EQ(reasons.front().id, "block_scales");
+    EXPECT_EQ(reasons.front().text, "expected a scale of the tensor, found 'descale_k' with scales of its blocks");
+  }
+  std::vector<std::string> notes;
+  EXPECT_TRUE(kernels_backend().fused_operand_gradients(given, h200(), notes).empty());
+}
+
 /// A forward that FP8 products can make.
 AttentionProblem forward_problem() {
   AttentionProblem problem = float8_problem();
