@@ -76,8 +76,8 @@ constexpr std::array kRules{
              "The backend does not write the largest magnitudes of dq, dk and dv, since it rounds them in its kernels.",
              "leave 'amax_gradients' out and reduce dq, dk and dv, or use the cpu backend"},
     RuleInfo{Rule::kBlockScales, "block_scales",
-             "The backend multiplies FP8 tensors by one scale, or one for each head.",
-             "convert q, k and v to 16 bits with their scales, or use the cpu backend"},
+             "An engine that reads FP8 tensors as they are multiplies them by one scale, or one for each head.",
+             "use an engine that converts them to 16 bits, or the cpu backend"},
 };
 
 }  // namespace

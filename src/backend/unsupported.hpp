@@ -55,7 +55,7 @@ const RuleInfo& info(Rule rule);
 /// Adds the reasons of a backend whose tensors are all dense and of one dtype: varlen, paged, dtype_o.
 void object_to_places(const AttentionProblem& problem, std::vector<UnsupportedReason>& reasons);
 
-/// Adds the reason of a backend whose FP8 tensors have a scale each, or one for each head.
+/// Adds the reason of an engine whose FP8 tensors have a scale each, or one for each head.
 void object_to_block_scales(const AttentionProblem& problem, std::vector<UnsupportedReason>& reasons);
 
 /// A reason by this rule. `text` says what was expected and what was found; the remedy is the rule's unless another is

@@ -45,26 +45,38 @@ BlockScales::BlockScales(const AttentionProblem& problem, TensorRole role) : row
   const std::array<std::int64_t, 4> tensor = extents_of(rows_.memory_shape());
   for (std::size_t i = 0; i < tensor.size(); ++i) {
     const bool is_shared = spec.shape.at(i) == 1;
-    steps_[i] = is_shared ? 0 : strides[i];
-    if (is_shared) per_scale_[i] = std::max<std::int64_t>(tensor[i], 1);
-    if (!is_shared && spec.shape[i] != tensor[i]) per_scale_[i] = kScaleBlock;
+    places_.steps[i] = is_shared ? 0 : strides[i];
+    if (is_shared) places_.per_scale[i] = std::max<std::int64_t>(tensor[i], 1);
+    if (!is_shared && spec.shape[i] != tensor[i]) places_.per_scale[i] = kScaleBlock;
   }
 }
 
-HeadScales BlockScales::of(std::int64_t batch, std::int64_t head, std::span<const void* const> operands) const {
-  HeadScales scales{.first = static_cast<const float*>(operands[operand_]) + head * steps_[1],
-                    .row_step = steps_[2],
-                    .rows_per_scale = per_scale_[2],
-                    .element_step = steps_[3],
-                    .elements_per_scale = per_scale_[3]};
+RowScales BlockScales::of(std::int64_t batch, std::int64_t head, std::span<const void* const> operands) const {
+  const auto& [steps, per_scale] = places_;
+  RowScales scales{.first = static_cast<const float*>(operands[operand_]) + head * steps[1],
+                   .row_step = steps[2],
+                   .rows_per_scale = per_scale[2],
+                   .element_step = steps[3],
+                   .elements_per_scale = per_scale[3]};
   if (rows_.offsets()) {
     scales.first_row = *rows_.offsets()->at(operands, batch);
   } else if (rows_.pages()) {
-    scales.table = {rows_.pages()->at(operands, batch), rows_.pages()->inner, rows_.memory_shape().sequence, steps_[0]};
+    scales.table = {rows_.pages()->at(operands, batch), rows_.pages()->inner, rows_.memory_shape().sequence, steps[0]};
   } else {
-    scales.first += batch * steps_[0];
+    scales.first += batch * steps[0];
   }
   return scales;
+}
+
+std::vector<std::int64_t> resized_block_scales(std::span<const std::int64_t> scales, const TensorShape& before,
+                                               const TensorShape& after) {
+  const std::array<std::int64_t, 4> from = extents_of(before), to = extents_of(after);
+  std::vector<std::int64_t> resized;
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const bool is_shared = scales[i] == 1, has_each = scales[i] == from[i];
+    resized.push_back(is_shared ? 1 : has_each ? to[i] : (to[i] + kScaleBlock - 1) / kScaleBlock);
+  }
+  return resized;
 }
 
 std::optional<BlockScales> block_scales_of(const AttentionProblem& problem, TensorRole role) {

@@ -24,7 +24,7 @@ std::vector<std::int64_t> scale_extents(std::int64_t elements, bool has_blocks);
 bool fits_block_scales(const AttentionProblem& problem, TensorRole role, std::span<const std::int64_t> shape);
 
 /// The block scales of the rows of one batch and head; null pointers without any.
-struct HeadScales {
+struct RowScales {
   const float* first = nullptr;
   std::int64_t first_row = 0;  ///< of position 0 in the tensor's memory
   std::int64_t row_step = 0, rows_per_scale = 1;
@@ -46,6 +46,13 @@ struct HeadScales {
   }
 };
 
+/// Where the scale of an element of a tensor's memory lies, [batch, heads, sequence, dim]: along each dimension the
+/// scales lie so many elements apart, and so many of the tensor's elements share one.
+struct ScalePlaces {
+  std::array<std::int64_t, 4> steps{};  ///< 0 along dimensions that share a scale
+  std::array<std::int64_t, 4> per_scale{1, 1, 1, 1};
+};
+
 /// The block scales of q, k or v: value = stored * scale of the element's block. A call may bring any numbers.
 class BlockScales {
  public:
@@ -53,14 +60,21 @@ class BlockScales {
   BlockScales(const AttentionProblem& problem, TensorRole role);
 
   /// The scales of one batch and head in a call on the host, with these operands in the order of the declarations.
-  HeadScales of(std::int64_t batch, std::int64_t head, std::span<const void* const> operands) const;
+  RowScales of(std::int64_t batch, std::int64_t head, std::span<const void* const> operands) const;
+
+  /// For code that finds scales itself, as a kernel does: the operand that they are, and their places in it.
+  std::uint32_t operand() const { return operand_; }
+  const ScalePlaces& places() const { return places_; }
 
  private:
   RowAddressing rows_;  ///< of the tensor
   std::uint32_t operand_ = 0;
-  std::array<std::int64_t, 4> steps_{};                ///< in elements; 0 along dimensions that share a scale
-  std::array<std::int64_t, 4> per_scale_{1, 1, 1, 1};  ///< elements of the tensor; no less than its own where all share
+  ScalePlaces places_;
 };
+
+/// The shape of block scales of a tensor whose memory gets another shape: it shares scales as before.
+std::vector<std::int64_t> resized_block_scales(std::span<const std::int64_t> scales, const TensorShape& before,
+                                               const TensorShape& after);
 
 /// The block scales of a tensor of the problem; none where it has no such scales.
 std::optional<BlockScales> block_scales_of(const AttentionProblem& problem, TensorRole role);

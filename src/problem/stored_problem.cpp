@@ -18,11 +18,15 @@ NodeId factor_of(const AttentionProblem& problem, ir::Builder& builder, const ch
   return builder.operand(*operand);
 }
 
-/// The factor of the score that the stored numbers have.
+/// The factor of the score that the stored numbers have; kNoNode where they have none.
 NodeId score_factor(const AttentionProblem& problem, ir::Builder& builder) {
-  const NodeId of_keys = factor_of(problem, builder, kDescaleOfKeys);
-  if (!is_float8(problem.dtype)) return of_keys;
-  return builder.make(Op::kMul, {factor_of(problem, builder, kDescaleOfQueries), of_keys});
+  NodeId factor = kNoNode;
+  for (const char* name : {kDescaleOfQueries, kDescaleOfKeys}) {
+    if (!is_tensor_scale(problem, name) || has_block_scales(problem, name)) continue;
+    const NodeId own = factor_of(problem, builder, name);
+    factor = factor == kNoNode ? own : builder.make(Op::kMul, {factor, own});
+  }
+  return factor;
 }
 
 /// The program of that score.
@@ -40,7 +44,8 @@ Program of_stored_score(const AttentionProblem& problem) {
     std::array<NodeId, kMaxArgs> args = node.args;
     for (std::size_t i = 0; i < node.arg_count; ++i) args[i] = ids[node.args[i]];
     const NodeId copy = builder.remake(node, std::span(args.data(), node.arg_count));
-    ids.push_back(node.op == Op::kScore ? builder.make(Op::kMul, {copy, factor}) : copy);
+    const bool is_scaled = node.op == Op::kScore && factor != kNoNode;
+    ids.push_back(is_scaled ? builder.make(Op::kMul, {copy, factor}) : copy);
   }
   const NodeId keep = program.keep();
   return builder.finish(ids[program.value()], keep == kNoNode ? kNoNode : ids[keep]);

@@ -11,6 +11,9 @@ namespace scoremod::problem {
 /// For an FP8 KV cache (dtype_kv) it is a problem of the queries' dtype, whose q is the problem's own, as it lies. If
 /// KV heads have their own scales, its 'descale_k' is f32 [heads_q], one for each query head.
 ///
+/// A tensor with block scales is not as it is stored but has its values, rounded to the stored problem's dtype. Below,
+/// its descale is then 1.
+///
 /// In terms of the problem's own numbers
 ///
 /// - its q, k and v are 1 / descale_q, 1 / descale_k and 1 / descale_v times them,

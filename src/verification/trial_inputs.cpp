@@ -81,6 +81,7 @@ class Search {
   }
 
   bool move_scores(Goal goal) {
+    if (problem::has_block_scales(problem_)) return false;  // no one number of q has the same effect in all rows
     const double deviation = default_fill(problem_, "k").high;
     const double key = kKeyDeviations * deviation;
     const Census before = sample_.take(inputs_, goal);

@@ -12,6 +12,7 @@
 
 #include "compiler/pipeline.hpp"
 #include "ir/builder.hpp"
+#include "problem/block_scales.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 #include "verification/small_constants.hpp"
@@ -73,6 +74,20 @@ void pack(TensorLayout& layout, const problem::TensorShape& before, const proble
   std::array strides{own.batch, own.head, own.sequence, own.dim};
   pack(strides, sizes(before), sizes(shape));
   own = {strides[0], strides[1], strides[2], strides[3]};
+}
+
+/// The block scales of q, k and v, for tensors that have become smaller.
+void shrink_block_scales(AttentionProblem& problem, const AttentionProblem& before) {
+  using problem::TensorRole;
+  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV}) {
+    const char* name = problem::descale_of(role);
+    if (!problem::has_block_scales(problem, name)) continue;
+    OperandSpec& spec = *std::ranges::find(problem.operands, std::string(name), &OperandSpec::name);
+    const std::vector<std::int64_t> shape = problem::resized_block_scales(
+        spec.shape, problem::memory_shape_of(before, role), problem::memory_shape_of(problem, role));
+    const std::vector<std::int64_t> shape_before = std::exchange(spec.shape, shape);
+    pack(spec.strides, shape_before, spec.shape);
+  }
 }
 
 void shrink_operands(AttentionProblem& problem) {
@@ -139,6 +154,7 @@ void shrink_sizes(AttentionProblem& small, std::int64_t tiles, const Breadth& br
   if (small.dk) pack_as(*small.dk, TensorRole::kDK);
   if (small.dv) pack_as(*small.dv, TensorRole::kDV);
   shrink_operands(small);
+  shrink_block_scales(small, before);
 }
 
 /// With smaller constants. A constant that is the difference of the problem's lengths (a mask that is aligned at the

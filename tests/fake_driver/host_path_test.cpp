@@ -51,6 +51,19 @@ AttentionProblem operand_queries() {
   return problem;
 }
 
+/// Scales of rows of q, and of MXFP8's blocks of k and v.
+AttentionProblem block_scales() {
+  AttentionProblem problem = forward_of(test::small_problem("value = tanh(score)", DType::kE4M3, 64), 130);
+  problem.operands = {{"descale_q", DType::kF32, {problem.batch, problem.heads_q, problem.seq_q, 1}, {}, false},
+                      {"descale_k", DType::kF32, {problem.batch, problem.heads_kv, problem.seq_kv, 2}, {}, false},
+                      {"descale_v",
+                       DType::kF32,
+                       {problem.batch, problem.heads_kv, (problem.seq_kv + 31) / 32, problem.dim_v},
+                       {},
+                       false}};
+  return problem;
+}
+
 std::vector<Case> cases() {
   using test::small_problem;
   const AttentionProblem slopes =
@@ -64,6 +77,7 @@ std::vector<Case> cases() {
       {"a100", "bias", with_gradient(bias, "bias", {4, 130, 200})},
       {"b200", "wide_heads", forward_of(small_problem("value = score", DType::kBF16, 512), 130)},
       {"a100", "causal", small_problem("value = score\nkeep = kv_idx <= q_idx", DType::kBF16, 64)},
+      {"h200", "block_scales", block_scales()},
       {"h200", "float8", forward_of(small_problem("value = tanh(score)", DType::kE4M3, 64), 130)},
       {"rtx5090", "float32", forward_of(small_problem("value = tanh(score)", DType::kF32, 32), 130)},
   };

@@ -152,7 +152,7 @@ def flex_attention(
     descale_q, descale_k, descale_v : float or float Tensor of one element, or of block scales, optional
         Positive factors of FP8 tensors, value = stored * descale, on query's device; 1 without it. Derivatives take them for constants. Key and value
         alone may be FP8, as a KV cache under a query of 16 or 32 bits: descale_k and descale_v must then be given, may be [KV heads], and nothing has
-        gradients. Block scales, on the CPU, have the tensor's dimensions, each as it is or 1; the sequence and the head dim also in blocks of 32, as in
+        gradients. Block scales have the tensor's dimensions, each as it is or 1; the sequence and the head dim also in blocks of 32, as in
         MXFP8. float8_e8m0fnu will do, too.
     scale_o : float or float Tensor of one element, optional
         The factor of the output before it is rounded to FP8. Magnitudes beyond the dtype's largest number saturate.

@@ -65,7 +65,7 @@ struct AttentionShape {
             static_cast<std::size_t>(tensor.shape().dim),
             rows.table,
             static_cast<float>(tensor.unit.of(operands, h)),
-            tensor.block_scales ? tensor.block_scales->of(b, h, operands) : problem::HeadScales{}};
+            tensor.block_scales ? tensor.block_scales->of(b, h, operands) : problem::RowScales{}};
   }
   /// The rows of a tensor that is written, which is never paged.
   static RowTarget rows(void* data, const TensorRows& tensor, std::int64_t b, std::int64_t h, Operands operands) {

@@ -19,7 +19,7 @@ struct RowSource {
   std::size_t dims = 0;
   problem::BlockTable table = {};  ///< of a paged tensor
   float unit = 1;                  ///< value = stored * unit, times its block scale where there are some
-  problem::HeadScales scales = {};
+  problem::RowScales scales = {};
 
   /// From element 0 of row 0 (of block 0, in a paged tensor) to that of a row.
   std::int64_t offset(std::int64_t row) const {

@@ -30,7 +30,7 @@ void apply_block_scales(const problem::BlockScales& scales, const problem::RowAd
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     const std::int64_t positions = rows.positions(b, operands);
     for (std::int64_t h = 0; h < shape.heads; ++h) {
-      const problem::HeadScales of_head = scales.of(b, h, operands);
+      const problem::RowScales of_head = scales.of(b, h, operands);
       for (std::int64_t i = 0; i < positions; ++i) {
         const std::int64_t row = (b * shape.heads + h) * shape.sequence + i;
         of_head.apply(i,
@@ -50,6 +50,9 @@ std::vector<Real> load_dense(const AttentionProblem& problem, problem::TensorRol
   if (!is_float8(tensor.dtype)) return values;
   if (const auto scales = problem::block_scales_of(problem, role)) {
     apply_block_scales(*scales, problem::RowAddressing(problem, role), operands, std::span(values));
+    // Engines without FP8 multiply what they make of these, which the plain evaluation rounds as they do.
+    if constexpr (std::is_same_v<Real, float>)
+      for (float& value : values) value = round_to(problem::product_dtype(problem), value);
     return values;
   }
   const problem::StoredUnit unit(problem, role);

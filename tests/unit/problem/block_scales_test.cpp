@@ -46,7 +46,7 @@ std::vector<float> numbered(std::size_t count) {
   return values;
 }
 
-std::vector<double> scales_of_row(const HeadScales& scales, std::int64_t position) {
+std::vector<double> scales_of_row(const RowScales& scales, std::int64_t position) {
   std::vector<double> row(40, 1.0);
   scales.apply(position, std::span(row));
   return row;
@@ -65,7 +65,7 @@ TEST(BlockScales, HaveAnExtentForEachElementForBlocksOf32OrForAll) {
 TEST(BlockScales, AreThoseOfTheRowsBlockInADenseTensor) {
   const AttentionProblem problem = with_implied_operands(problem_with({2, 2, 3, 2}));
   const std::vector<float> data = numbered(24);
-  const HeadScales scales = BlockScales(problem, TensorRole::kK).of(1, 0, bound(problem, {{"descale_k", data.data()}}));
+  const RowScales scales = BlockScales(problem, TensorRole::kK).of(1, 0, bound(problem, {{"descale_k", data.data()}}));
   for (const std::int64_t position : {0, 31, 32, 69}) {
     const std::vector<double> row = scales_of_row(scales, position);
     for (std::size_t d = 0; d < row.size(); ++d) {
@@ -79,7 +79,7 @@ TEST(BlockScales, OfOneExtentAreShared) {
   const AttentionProblem problem = with_implied_operands(problem_with({1, 2, 70, 1}));
   const std::vector<float> data = numbered(140);
   for (const std::int64_t batch : {0, 1}) {
-    const HeadScales scales =
+    const RowScales scales =
         BlockScales(problem, TensorRole::kK).of(batch, 1, bound(problem, {{"descale_k", data.data()}}));
     EXPECT_EQ(scales_of_row(scales, 3), std::vector<double>(40, 73));
   }
@@ -92,8 +92,8 @@ TEST(BlockScales, FollowTheTokensOfVarlenSequences) {
   problem = with_implied_operands(problem);
   const std::vector<float> data = numbered(8);
   const std::int32_t offsets[] = {0, 30, 100};
-  const HeadScales scales = BlockScales(problem, TensorRole::kK)
-                                .of(1, 1, bound(problem, {{"descale_k", data.data()}, {"offsets_kv", offsets}}));
+  const RowScales scales = BlockScales(problem, TensorRole::kK)
+                               .of(1, 1, bound(problem, {{"descale_k", data.data()}, {"offsets_kv", offsets}}));
   EXPECT_EQ(scales_of_row(scales, 0).front(), 4);  // token 30
   EXPECT_EQ(scales_of_row(scales, 2).front(), 5);  // token 32
   EXPECT_EQ(scales_of_row(scales, 69).front(), 7);
@@ -106,7 +106,7 @@ TEST(BlockScales, FollowThePagesOfAPagedCache) {
   problem = with_implied_operands(problem);
   const std::vector<float> data = numbered(36);
   const std::int32_t table[] = {8, 1, 3, 5}, lengths[] = {70, 70};
-  const HeadScales scales =
+  const RowScales scales =
       BlockScales(problem, TensorRole::kK)
           .of(1, 1, bound(problem, {{"descale_k", data.data()}, {"page_table_k", table}, {"lengths_kv", lengths}}));
   EXPECT_EQ(scales_of_row(scales, 31).front(), 3 * 4 + 2);
@@ -119,7 +119,7 @@ TEST(BlockScales, MayHaveStrides) {
   problem.operands.back().strides = {1, 2, 4, 12};
   problem = with_implied_operands(problem);
   const std::vector<float> data = numbered(24);
-  const HeadScales scales = BlockScales(problem, TensorRole::kK).of(1, 1, bound(problem, {{"descale_k", data.data()}}));
+  const RowScales scales = BlockScales(problem, TensorRole::kK).of(1, 1, bound(problem, {{"descale_k", data.data()}}));
   EXPECT_EQ(scales_of_row(scales, 40).front(), 1 + 2 + 4);
   EXPECT_EQ(scales_of_row(scales, 40).back(), 1 + 2 + 4 + 12);
 }

@@ -156,5 +156,23 @@ TEST(StoredProblem, KeepsWhereRaggedAndPagedTensorsLie) {
   }
 }
 
+/// The values of a tensor with block scales are stored, so that its factor is no part of the score.
+TEST(StoredProblem, HasNoFactorForBlockScales) {
+  AttentionProblem problem = test::small_problem();
+  problem.dtype = DType::kE4M3;
+  problem.dtype_o = DType::kF32;
+  const auto program_of = [](AttentionProblem changed, std::vector<const char*> names) {
+    for (const char* name : names) changed.operands.push_back({name, DType::kF32, {1, 1, 1, 1}, {}, false});
+    return stored_problem(compiler::compile(changed).problem, DType::kF32).program.to_string();
+  };
+  const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  const std::string none = program_of(problem, {}), of_keys = program_of(problem, {"descale_k"}),
+                    both = program_of(problem, {"descale_q", "descale_k"});
+  EXPECT_TRUE(has(none, "* (descale_q * descale_k)")) << none;
+  EXPECT_TRUE(has(of_keys, "score * descale_q")) << of_keys;
+  EXPECT_FALSE(has(of_keys, "* descale_k")) << of_keys;
+  EXPECT_FALSE(has(both, "score *")) << both;
+}
+
 }  // namespace
 }  // namespace scoremod::problem

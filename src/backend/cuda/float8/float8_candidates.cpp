@@ -21,7 +21,7 @@ using compiler::CompiledProblem;
 using problem::TensorRole;
 
 /// To be raised when conversions compute something else.
-constexpr int kRevision = 2;
+constexpr int kRevision = 3;
 
 /// An FP8 problem, the 16-bit or f32 problem that a backend runs in its place, and the place of the latter's tensors in
 /// the workspace.
@@ -59,14 +59,24 @@ class ConvertedCall {
     o.times_step = step_of(problem::kDescaleOfValues);
     o.times_group = group();
   }
-  /// The factor of this name among a call's operands.
+  /// The factor of this name among a call's operands; null for a tensor that is stored with its block scales.
   const float* factor(std::span<const void* const> operands, const char* name) const {
-    if (!problem::is_tensor_scale(given_, name)) return nullptr;
+    if (!problem::is_tensor_scale(given_, name) || problem::has_block_scales(given_, name)) return nullptr;
     return static_cast<const float*>(operands[*problem::operand_number(given_.program, name)]);
   }
 
   Float8Conversion to_stored(TensorRole role, const void* from, std::span<std::byte> workspace) const {
     return {&given_, from, &stored_, tensor(workspace, role), role};
+  }
+  /// That of q, k or v, with its block scales if it has any.
+  Float8Conversion input(TensorRole role, const void* from, std::span<const void* const> operands,
+                         std::span<std::byte> workspace) const {
+    Float8Conversion conversion = to_stored(role, from, workspace);
+    if (const auto scales = problem::block_scales_of(given_, role)) {
+      conversion.block_scales = static_cast<const float*>(operands[scales->operand()]);
+      conversion.scale_places = scales->places();
+    }
+    return conversion;
   }
   Float8Conversion from_stored(TensorRole role, std::span<std::byte> workspace, void* to) const {
     return {&stored_, tensor(workspace, role), &given_, to, role};
@@ -111,9 +121,9 @@ class Float8Forward final : public ForwardPlan {
                std::span<std::byte> workspace) const override {
     const std::span<std::byte> memory = aligned(workspace);
     const auto enqueue = [&](const Float8Conversion& each) { conversions_->enqueue(each, parameters.stream); };
-    if (converts_queries_) enqueue(call_.to_stored(TensorRole::kQ, tensors.q, memory));
-    enqueue(call_.to_stored(TensorRole::kK, tensors.k, memory));
-    enqueue(call_.to_stored(TensorRole::kV, tensors.v, memory));
+    if (converts_queries_) enqueue(call_.input(TensorRole::kQ, tensors.q, tensors.operands, memory));
+    enqueue(call_.input(TensorRole::kK, tensors.k, tensors.operands, memory));
+    enqueue(call_.input(TensorRole::kV, tensors.v, tensors.operands, memory));
     ForwardTensors stored = tensors;
     std::vector<const void*> operands;
     if (call_.has_head_scales()) {
@@ -180,9 +190,9 @@ class Float8Backward final : public BackwardPlan {
     o.by = {of_v, call_.factor(tensors.operands, problem::kScaleOfOutput)};
     Float8Conversion d_o = call_.to_stored(TensorRole::kDO, tensors.d_o, memory);
     d_o.times = {of_v, call_.factor(tensors.operands, problem::kDescaleOfOutputGradient)};
-    for (const Float8Conversion& each :
-         {call_.to_stored(TensorRole::kQ, tensors.q, memory), call_.to_stored(TensorRole::kK, tensors.k, memory),
-          call_.to_stored(TensorRole::kV, tensors.v, memory), o, d_o})
+    for (const Float8Conversion& each : {call_.input(TensorRole::kQ, tensors.q, tensors.operands, memory),
+                                         call_.input(TensorRole::kK, tensors.k, tensors.operands, memory),
+                                         call_.input(TensorRole::kV, tensors.v, tensors.operands, memory), o, d_o})
       conversions_->enqueue(each, parameters.stream);
   }
 
@@ -238,6 +248,8 @@ Bytes structural_key(const AttentionProblem& given, const Bytes& of_engine) {
     key.text(to_string(problem::dtype_of(given, role)));
   for (const char* scales : {problem::kDescaleOfKeys, problem::kDescaleOfValues})
     key.boolean(problem::has_head_scales(given, scales));
+  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV})
+    key.boolean(problem::has_block_scales(given, problem::descale_of(role)));
   key.bytes(of_engine);
   return key.written();
 }

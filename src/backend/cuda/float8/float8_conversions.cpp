@@ -59,7 +59,10 @@ class LoadedConversions final : public Float8Conversions {
         .add(c.by[0])
         .add(c.by[1])
         .add(c.scale)
-        .add(c.largest);
+        .add(c.largest)
+        .add(c.block_scales);
+    for (const std::int64_t step : c.scale_places.steps) arguments.add(step);
+    arguments.add(c.scale_places.per_scale[2]).add(static_cast<std::int32_t>(c.scale_places.per_scale[3]));
     const std::int64_t runs = shape.batch * shape.heads * shape.sequence * ((shape.dim + kRun - 1) / kRun);
     KernelModule::launch(convert_, {std::min((runs + kThreads - 1) / kThreads, kMaxBlocks), 1, 1}, kThreads, arguments,
                          stream);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "backend/plan.hpp"
+#include "problem/block_scales.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::backend::cuda {
@@ -25,6 +26,9 @@ struct Float8Conversion {
   float* largest = nullptr;
   /// For a times[0] of numbers of KV heads: the elements from one to the next, and the heads that share one.
   std::int64_t times_step = 0, times_group = 1;
+  /// The elements' block scales, by which they are multiplied too; null without any.
+  const float* block_scales = nullptr;
+  problem::ScalePlaces scale_places = {};
 };
 /// Numbers of KV heads, `step` elements apart, as a dense list for `heads` query heads.
 struct HeadScales {

@@ -13,7 +13,6 @@
 #include "backend/unsupported.hpp"
 #include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
-#include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::backend {
@@ -138,7 +137,6 @@ class KernelsBackend final : public Backend {
 
   std::vector<std::vector<std::uint32_t>> fused_operand_gradients(const CompiledProblem& problem, const Target& target,
                                                                   std::vector<std::string>& notes) const override {
-    if (problem::has_block_scales(problem.problem)) return {};
     if (problem::has_float8_keys(problem.problem))
       return fused_operand_gradients(cuda::without_float8(problem, Direction::kBackward), target, notes);
     const Task task{Direction::kBackward, true, problem::operands_with_gradient(problem.problem)};
@@ -183,10 +181,7 @@ class KernelsBackend final : public Backend {
 
   std::vector<UnsupportedReason> float8_objections(const CompiledProblem& problem, const Task& task,
                                                    const Target* target) const {
-    std::vector<UnsupportedReason> reasons;
-    object_to_block_scales(problem.problem, reasons);
-    if (!reasons.empty()) return reasons;
-    reasons = objections(cuda::without_float8(problem, task.direction), task, target);
+    std::vector<UnsupportedReason> reasons = objections(cuda::without_float8(problem, task.direction), task, target);
     if (problem.problem.amax_gradients && task.direction == Direction::kBackward && task.attention)
       reasons.push_back(unsupported(Rule::kAmaxGradients,
                                     "expected no amax_gradients, found them: the kernels round dq, dk and dv as they "

@@ -80,12 +80,9 @@ class OperandKernelsBackend final : public Backend {
 
   std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task& task,
                                             const Target* target) const override {
-    std::vector<UnsupportedReason> reasons;
-    object_to_block_scales(problem.problem, reasons);
-    if (!reasons.empty()) return reasons;
     if (problem::has_float8_keys(problem.problem))
       return objections(cuda::without_float8(problem, task.direction), task, target);
-    reasons = kernels::problem_objections(problem, Direction::kBackward);
+    std::vector<UnsupportedReason> reasons = kernels::problem_objections(problem, Direction::kBackward);
     const std::vector<OperandTarget> targets = targets_of(problem, task);
     if (const std::int64_t entries = kernels::table_entries(problem, targets); entries > kernels::kMaxTableEntries) {
       reasons.push_back(unsupported(Rule::kOperandGradientSize,

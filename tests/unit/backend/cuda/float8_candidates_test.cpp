@@ -98,18 +98,29 @@ TEST(Float8Candidates, OfBackwardsWithAmaxesAreRefused) {
   EXPECT_FALSE(refuses({Direction::kForward, true, {}}));
 }
 
-TEST(Float8Candidates, OfBlockScalesAreRefused) {
-  AttentionProblem problem = float8_problem();
+/// The problem with scales of rows of k.
+AttentionProblem block_scaled(AttentionProblem problem) {
   problem.operands.push_back({"descale_k", DType::kF32, {1, problem.heads_kv, problem.seq_kv, 1}, {}, false});
-  const compiler::CompiledProblem given = compiler::compile(problem);
+  return problem;
+}
+
+TEST(Float8Candidates, OfBlockScalesAreConvertedWithThem) {
+  const compiler::CompiledProblem given = compiler::compile(block_scaled(float8_problem()));
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-    const std::vector<UnsupportedReason> reasons = kernels_backend().objections(given, {direction, true, {}}, nullptr);
-    ASSERT_EQ(reasons.size(), 1U);
-    EXPECT_EQ(reasons.front().id, "block_scales");
-    EXPECT_EQ(reasons.front().text, "expected a scale of the tensor, found 'descale_k' with scales of its blocks");
+    EXPECT_TRUE(kernels_backend().objections(given, {direction, true, {}}, nullptr).empty());
+    const std::vector<Candidate> found = candidates_of(given, direction);
+    ASSERT_FALSE(found.empty());
+    // A scale of the whole tensor stands for no block scales in trials.
+    const std::vector<Candidate> plain = candidates_of(compiler::compile(float8_problem()), direction);
+    EXPECT_NE(found.front().structural_key.bytes(), plain.front().structural_key.bytes());
+    const compiler::CompiledProblem trial = verification::trial_problem(given);
+    const auto spec = std::ranges::find(trial.problem.operands, std::string("descale_k"), &OperandSpec::name);
+    EXPECT_EQ(spec->shape, (std::vector<std::int64_t>{1, trial.problem.heads_kv, trial.problem.seq_kv, 1}));
+    const std::vector<Candidate> small = candidates_of(trial, direction);
+    EXPECT_TRUE(std::ranges::any_of(small, [&](const Candidate& same) {
+      return same.structural_key.bytes() == found.front().structural_key.bytes();
+    }));
   }
-  std::vector<std::string> notes;
-  EXPECT_TRUE(kernels_backend().fused_operand_gradients(given, h200(), notes).empty());
 }
 
 /// A forward that FP8 products can make.

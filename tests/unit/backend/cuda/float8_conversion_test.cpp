@@ -117,13 +117,18 @@ TEST(Float8Numbers, AreWrittenAsTheHostWritesThem) {
 using Long = long long;
 using Convert = void (*)(const void*, int, Long, Long, Long, Long, void*, int, Long, Long, Long, Long, Long, Long, Long,
                          int, const float*, Long, Long, const float*, const float*, const float*, const float*,
-                         unsigned*);
+                         unsigned*, const float*, Long, Long, Long, Long, Long, int);
 
 void expect_every_element_once(Convert convert) {
   constexpr Long kBatches = 2, kHeads = 3, kRows = 5;
   // Heads have their own: two of them the first, and the third the one behind a gap.
   const std::array<float, 3> times0{0.75f, 99, 0.4f};
   const float times1 = 3, by0 = 1.5f, by1 = 0.7f, scale = 11;
+  // Block scales of two batches, three heads, three blocks of 2 rows and up to four blocks of 5 dims.
+  constexpr Long kScaleRows = 2, kScaleDims = 5, kScaleRow = 4, kScaleHead = 3 * kScaleRow,
+                 kScaleBatch = 3 * kScaleHead;
+  std::array<float, 2 * kScaleBatch> block_scales{};
+  for (std::size_t i = 0; i < block_scales.size(); ++i) block_scales[i] = 0.1f * static_cast<float>(i % 13);
   for (const DType from : kDTypes) {
     for (const DType to : kDTypes) {
       for (const Long dims : {8, 16, 19}) {
@@ -145,7 +150,9 @@ void expect_every_element_once(Convert convert) {
                   for (Long d = 0; d < dims; ++d) {
                     float number = load_element<float>(source.data(), from,
                                                        b * from_batch + h * from_head + s * row + d * dim_step);
-                    number *= times0[h < 2 ? 0 : 2] * times1 / (by0 * by1);
+                    number *= times0[h < 2 ? 0 : 2] * times1 / (by0 * by1) *
+                              block_scales[static_cast<std::size_t>(b * kScaleBatch + h * kScaleHead +
+                                                                    s / kScaleRows * kScaleRow + d / kScaleDims)];
                     largest = std::max(largest, std::abs(number));
                     store_element(expected.data(), to, (b * kRows + s) * to_row + h * (dims + gap) + d,
                                   double{number * scale});
@@ -156,7 +163,8 @@ void expect_every_element_once(Convert convert) {
             unsigned found = 0;
             convert(source.data(), static_cast<int>(from), from_batch, from_head, row, dim_step, target.data(),
                     static_cast<int>(to), kRows * to_row, dims + gap, to_row, 1, kBatches, kHeads, kRows,
-                    static_cast<int>(dims), times0.data(), 2, 2, &times1, &by0, &by1, &scale, &found);
+                    static_cast<int>(dims), times0.data(), 2, 2, &times1, &by0, &by1, &scale, &found,
+                    block_scales.data(), kScaleBatch, kScaleHead, kScaleRow, 1, kScaleRows, kScaleDims);
             ASSERT_EQ(target, expected) << to_string(from) << " to " << to_string(to) << " " << dims << " " << gap;
             ASSERT_EQ(std::bit_cast<float>(found), largest);
           }
@@ -187,7 +195,7 @@ TEST(Float8Conversion, NeedsNoFactorsAndKeepsNan) {
   std::vector<std::uint8_t> target(4);
   unsigned largest = 0;
   convert(source.data(), 0, 4, 4, 4, 1, target.data(), static_cast<int>(DType::kE4M3), 4, 4, 4, 1, 1, 1, 1, 4, nullptr,
-          0, 1, nullptr, nullptr, nullptr, nullptr, &largest);
+          0, 1, nullptr, nullptr, nullptr, nullptr, &largest, nullptr, 0, 0, 0, 0, 1, 1);
   EXPECT_EQ(target, (std::vector<std::uint8_t>{encode_e4m3(1), 0xfe, 0x7f, encode_e4m3(0.25)}));
   EXPECT_TRUE(std::isnan(std::bit_cast<float>(largest)));
 }
