@@ -74,16 +74,16 @@ SCOREMOD_FUNCTION void for_each_run(Number count, Number runs, Number heads, Num
 
 // to = from * times0 * times1 / (by0 * by1) * scale, where heads in groups of times_group have their own times0, which
 // lie times_step apart, or all the same. Block scales, if there are any, multiply it, too: scale_rows positions and
-// scale_dims dims share one. The largest magnitude is that before `scale`, as bits, so NaN is the largest. Strides are in
-// elements, of batches, heads, positions and dims.
+// scale_dims dims share one. The largest magnitude is that before `scale`, as bits, so NaN is the largest. Strides are
+// in elements, of batches, heads, positions and dims.
 extern "C" __global__ void __launch_bounds__(256)
     convert_tensor(const void* from, int from_dtype, long long from_batch, long long from_head, long long from_row,
                    long long from_dim, void* to, int to_dtype, long long to_batch, long long to_head, long long to_row,
                    long long to_dim, long long batches, long long heads, long long positions, int dims,
                    const float* times0, long long times_step, long long times_group, const float* times1,
-                   const float* by0, const float* by1, const float* scale, unsigned* largest,
-                   const float* block_scales, long long scale_batch, long long scale_head, long long scale_row,
-                   long long scale_dim, long long scale_rows, int scale_dims) {
+                   const float* by0, const float* by1, const float* scale, unsigned* largest, const float* block_scales,
+                   long long scale_batch, long long scale_head, long long scale_row, long long scale_dim,
+                   long long scale_rows, int scale_dims) {
   const float times = factor_or_one(times1), by = factor_or_one(by0) * factor_or_one(by1);
   const float stored = factor_or_one(scale);
   const unsigned runs = (dims + kRun - 1) / kRun;
@@ -94,9 +94,9 @@ extern "C" __global__ void __launch_bounds__(256)
     float run[kRun];
     const float factor = (times0 == nullptr ? 1.0f : times0[h / times_group * times_step]) * times / by;
     load_run(from, from_dtype, b * from_batch + h * from_head + s * from_row + d * from_dim, from_dim, size, run);
-    const float* scales =
-        block_scales == nullptr ? nullptr
-                                : block_scales + b * scale_batch + h * scale_head + s / scale_rows * scale_row;
+    const float* scales = block_scales == nullptr
+                              ? nullptr
+                              : block_scales + b * scale_batch + h * scale_head + s / scale_rows * scale_row;
     for (int j = 0; j < size; ++j) {
       run[j] *= scales == nullptr ? factor : factor * scales[(d + j) / scale_dims * scale_dim];
       const unsigned magnitude = bits_of_float(run[j]) & 0x7fffffffu;
