@@ -37,9 +37,8 @@ AttentionProblem decode() {
   return problem;
 }
 
-/// Found by a random problem: the kernel that adds up these gradients apart has nearly 48 KB of dynamic shared memory
-/// beside 1 KB of static, and a launch has 48 KB of both together without asking. It is chosen since nothing reads
-/// of_keys.
+/// Found by a random problem: the kernel that adds up these gradients apart has 48 KB of dynamic shared memory beside 1
+/// KB of static. Without asking, a launch has 48 KB of both together. The kernel is chosen since nothing reads of_keys.
 AttentionProblem operand_queries() {
   AttentionProblem problem = test::small_problem(
       "operand of_heads: f32 [b, h]\noperand of_keys: f32 [h, kv_idx]\n"
