@@ -46,8 +46,8 @@ struct RowScales {
   }
 };
 
-/// The places of the scales of a tensor's memory, [batch, heads, sequence, dim]: along each dimension the scales lie so
-/// many elements apart, and so many of the tensor's elements share one.
+/// The places of the scales of a tensor's memory, [batch, heads, sequence, dim]. Along each dimension they lie `steps`
+/// elements apart, and `per_scale` of the tensor's elements share one.
 struct ScalePlaces {
   std::array<std::int64_t, 4> steps{};  ///< 0 along dimensions that share a scale
   std::array<std::int64_t, 4> per_scale{1, 1, 1, 1};

@@ -38,7 +38,7 @@ def trace_own_fields(query, key, value, score_mod, mask_mod, spec, scale, layout
         operands = [jax.eval_shape(source.array) for source in sources]
     fields = {"place": place, "lengths": placed is not None and placed.is_paged, "sink": sink is not None}
     call = Call.of(program, layout, spec, **fields)
-    # Of what is bound only the sink has a dtype that the problem has.
+    # The sink is bound after the operands, and the problem has its dtype.
     of_sink = [] if sink is None else [*[None] * call.bound().index("sink"), jax.eval_shape(lambda: _sink_array(call, query, sink))]
     problem = problem_text(call, query, key, value, operands + of_sink, backward=call.has_backward, stats=True)
     return TracedCall(call, sources, operands, problem, has_open_sizes)
