@@ -72,7 +72,7 @@ def checked_factors(query, tensors, descales, scale_o, gradient_scales, out_dtyp
     factors |= {name: default if value is None else value for (name, value), default in of_gradients}
     if out not in FLOAT8:
         factors.pop("scale_o")
-    # What a gradient has by default is its tensor's.
+    # By default a gradient has its tensor's factor.
     scaled = tensors | {f"scale_d{name[-1]}": tensors[name] for name in descales}
     factors = {name: _factor(name, value, blocks=scaled.get(name)) for name, value in factors.items()}
     bound = [_bound(factor, *tensors[name]) if name in tensors else factor for name, factor in factors.items()]
