@@ -285,8 +285,9 @@ void check_block_scales(const AttentionProblem& problem, const Field& field, con
     std::string expected;
     for (std::size_t i = 0; i < extents.size(); ++i)
       expected += (i == 0 ? "" : ", ") + any_of_extents(scale_extents(extents[i], i >= 2));
-    fail_argument(field.text(), ".shape: expected [", expected, "], a scale for each element, for each block of ",
-                  kScaleBlock, " or for all along a dimension of ", to_string(role), "; found ", text_of(spec.shape));
+    fail_argument(field.text(), ".shape: expected [", expected, "] of operand '", spec.name,
+                  "', a scale for each element, for each block of ", kScaleBlock, " or for all along a dimension of ",
+                  to_string(role), "; found ", text_of(spec.shape));
   }
 }
 

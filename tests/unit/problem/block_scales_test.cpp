@@ -132,7 +132,8 @@ TEST(BlockScales, OfAnotherShapeAreRefused) {
     test::expect_refusal("operands[0].shape", [&] { validate(problem_with(shape)); });
   }
   test::expect_refusal(
-      "expected [2 or 1, 2 or 1, 70 or 3 or 1, 40 or 2 or 1], a scale for each element, for each block "
+      "expected [2 or 1, 2 or 1, 70 or 3 or 1, 40 or 2 or 1] of operand 'descale_k', a scale for each element, for "
+      "each block "
       "of 32 or for all along a dimension of k; found [2, 2, 2, 2]",
       [] {
         validate(problem_with({2, 2, 2, 2}));
