@@ -1,5 +1,7 @@
 """The gradient of a log-sum-exp, as extra columns of a backward's tensors: fused attention takes only the output's gradient."""
 
+from scoremod.float8_factors import SCALE_BLOCK
+
 # Head dims of fused attention are multiples of 8.
 COLUMNS = 8
 # So many numbers of 8 digits, as bfloat16 has them, add up to a float32.
@@ -32,3 +34,12 @@ def with_lse_columns(numpy, v, o, d_o, d_lse, rounded, *, by_row_sum):
     of_o, of_d_o = (-parts, numpy.ones_like(parts)) if by_row_sum else (numpy.zeros_like(parts), parts)
     v = numpy.concatenate([v, numpy.broadcast_to(of_v, (*v.shape[:-1], COLUMNS))], axis=-1)
     return v, numpy.concatenate([o, of_o, zeros], axis=-1), numpy.concatenate([d_o, of_d_o, zeros], axis=-1)
+
+
+def with_scale_columns(numpy, scales, dim):
+    """Block scales [batch, heads, sequence, dim] of a v of this head dim, for the v of with_lse_columns: its columns of zeros have ones."""
+    extent, whole = scales.shape[-1], dim + COLUMNS
+    if extent == 1:
+        return scales
+    more = COLUMNS if extent == dim else -(-whole // SCALE_BLOCK) - extent
+    return numpy.concatenate([scales, numpy.broadcast_to(numpy.ones_like(scales[..., :1]), (*scales.shape[:-1], more))], axis=-1)

@@ -81,12 +81,15 @@ def test_a_cache_has_them_under_a_wider_query(extents):
 def test_gradients_are_those_by_the_stored_numbers(extents):
     arrays, descales = draw(extents)
 
+    def weighted(o, lse):
+        return o.sum() + (lse * jnp.sin(jnp.arange(lse.size)).reshape(lse.shape)).sum()
+
     def loss(*arrays):
-        return flex_attention(*arrays, score_mod, **descales, out_dtype=jnp.float32).sum()
+        return weighted(*flex_attention(*arrays, score_mod, **descales, out_dtype=jnp.float32, return_lse=True))
 
     def loss_of_values(*arrays):
         scaled = [(array, scales) for array, scales in zip(arrays, descales.values())]
-        return flex_attention(*(values(*each) for each in scaled), score_mod).sum()
+        return weighted(*flex_attention(*(values(*each) for each in scaled), score_mod, return_lse=True))
 
     found = jax.grad(loss, argnums=(0, 1, 2))(*arrays)
     expected = jax.grad(loss_of_values, argnums=(0, 1, 2))(*(array.astype(jnp.float32) for array in arrays))

@@ -98,17 +98,21 @@ def test_mxfp8_scales_are_powers_of_two_in_eight_bits(random):
     expect_close(o, dense.attention_and_lse(*truth, score_mod)[0])
 
 
-def test_captured_tensors_have_gradients(random):
-    tensors, descales, truth = draw(random, SHARED["blocks of keys"])
+@pytest.mark.parametrize("shared", SHARED.values(), ids=SHARED)
+def test_captured_tensors_have_gradients(shared, random):
+    tensors, descales, truth = draw(random, shared)
     cap = torch.tensor(3.0, requires_grad=True)
     bound = lambda score, b, h, q_idx, kv_idx: cap * torch.tanh(score / cap)  # noqa: E731
-    o = flex_attention(*tensors, bound, **descales, out_dtype=torch.float32, enable_gqa=True)
-    upstream = torch.randn(o.shape, generator=random)
-    o.backward(upstream)
+    o, aux = flex_attention(*tensors, bound, **descales, out_dtype=torch.float32, enable_gqa=True, return_aux=AuxRequest(lse=True))
+    upstreams = [torch.randn(each.shape, generator=random) for each in (o, aux.lse)]
     exact = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
     of_truth = lambda score, b, h, q_idx, kv_idx: exact * torch.tanh(score / exact)  # noqa: E731
-    dense.attention_and_lse(*truth, of_truth)[0].backward(upstream.double())
-    torch.testing.assert_close(cap.grad.double(), exact.grad, rtol=1e-3, atol=1e-4)
+    of_dense = dense.attention_and_lse(*truth, of_truth)
+    for wanted in ((0,), (1,), (0, 1)):
+        cap.grad = exact.grad = None
+        sum(((o, aux.lse)[i] * upstreams[i]).sum() for i in wanted).backward(retain_graph=True)
+        sum((of_dense[i] * upstreams[i].double()).sum() for i in wanted).backward(retain_graph=True)
+        torch.testing.assert_close(cap.grad.double(), exact.grad, rtol=1e-3, atol=1e-4)
 
 
 def test_varlen_sequences_have_those_of_their_tokens(random):

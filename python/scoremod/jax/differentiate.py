@@ -167,12 +167,16 @@ def _gradients(call, kept, d_o, d_lse):
     if d_lse is not None:
         refuse_lse_gradient(call)
         v, o, d_o = with_lse_columns(call, v, o, d_o, d_lse)
+        if "descale_v" in dict(call.block_scales):
+            number = len(call.program.operands) + call.bound().index("descale_v")
+            operands = [*operands[:number], lse_gradient.with_scale_columns(jnp, operands[number], dim_v), *operands[number + 1 :]]
         call = call._replace(given_deltas=True)
     dq, dk, dv, *gradients = backward(call, q, k, v, o, lse, gradient_of_numbers(call, d_o), operands, wanted=wanted.numbers)
+    dv = dv[..., :dim_v]
     if call.factors:
         (dq, dk, dv), gradients = gradients_of_arrays(call, (q, k, v), (dq, dk, dv), gradients, factors)
     by_number = dict(zip(wanted.numbers, gradients))
-    return dq, dk, dv[..., :dim_v], tuple(by_number.get(i) for i in range(len(given)))
+    return dq, dk, dv, tuple(by_number.get(i) for i in range(len(given)))
 
 
 def with_lse_columns(call, v, o, d_o, d_lse):

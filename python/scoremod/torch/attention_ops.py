@@ -166,6 +166,7 @@ def differentiate(ctx, saved, d_o, d_lse):
     if d_lse is not None:
         by_row_sum = dropout is not None or call_of(call).sink or call_of(call).factors > 0
         v, o, d_o = with_lse_columns(v, o, d_o, d_lse, by_row_sum=by_row_sum)
+        operands = _with_scale_columns(call_of(call), operands, dim)
         call = with_given_deltas(call)
     dq, dk, dv, gradients = _gradients(q, k, v, o, lse, d_o, operands, dropout, ctx.wanted, call)
     by_number = dict(zip(ctx.wanted, gradients))
@@ -173,6 +174,15 @@ def differentiate(ctx, saved, d_o, d_lse):
     if q.dtype in FLOAT8:  # parts.taken_part refuses to be asked for these
         dq = dk = dv = None
     return dq, dk, dv, [by_number.get(i) for i in range(ctx.count)], *nothing[1:]
+
+
+def _with_scale_columns(call, operands, dim):
+    """The operands of a call whose v has with_lse_columns: block scales have as many. dim: the head dim of v without them."""
+    names = call.names()
+    if "descale_v" not in names or operands[names.index("descale_v")].dim() != 4:
+        return operands
+    number = names.index("descale_v")
+    return [*operands[:number], lse_gradient.with_scale_columns(torch, operands[number], dim), *operands[number + 1 :]]
 
 
 def _differentiate_operator(ctx, d_o, d_lse, *d_others):
