@@ -148,6 +148,19 @@ def test_sequences_and_pages_have_those_of_their_tokens():
     expect_close(o, flex_attention(query, *arrays[1:], score_mod, lengths=lengths, **descales))
 
 
+@pytest.mark.parametrize("extents", EXTENTS.values(), ids=EXTENTS)
+@pytest.mark.parametrize("layout", ["BSHD", "BHSD"])
+def test_token_lists_read_those_of_their_tokens(layout, extents):
+    arrays, descales = draw(extents)
+    order = ["BSHD".index(letter) for letter in layout]
+    listed = jnp.asarray(np.random.default_rng(1).integers(0, SEQ, (BATCH, SEQ, 5)).astype(np.int32))
+    turned = [each.transpose(order) for each in of_values(arrays, descales)]
+    expected = flex_attention(*turned, score_mod, token_list=listed, layout=layout)
+    query, *cache = (each.transpose(order) for each in (values(arrays[0], descales["descale_q"]), *arrays[1:]))
+    scales = {name: descales[name].transpose(order) for name in NAMES[1:]}
+    expect_close(flex_attention(query, *cache, score_mod, token_list=listed, layout=layout, **scales), expected)
+
+
 def test_scales_that_fit_no_blocks_are_refused():
     arrays, descales = draw(EXTENTS["rows"])
     for shape in ((BATCH, SEQ, HEADS_KV, 3), (BATCH, 2, HEADS_KV, 1), (SEQ, 1)):

@@ -151,6 +151,25 @@ def test_pages_have_those_of_their_blocks(random):
         expect_close(o[b : b + 1], expected, torch.finfo(torch.bfloat16).eps)
 
 
+@pytest.mark.parametrize("query_dtype", [None, torch.float32])
+@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize("shared", SHARED.values(), ids=SHARED)
+def test_token_lists_read_those_of_their_tokens(shared, is_shared, query_dtype, random):
+    tensors, descales, truth = draw(random, shared, query_dtype=query_dtype)
+    if is_shared:  # by all batches
+        tensors[1:], truth[1:] = ([each[:1] for each in part] for part in (tensors[1:], truth[1:]))
+        descales |= {name: descales[name][:1] for name in ("descale_k", "descale_v")}
+    listed = torch.stack([torch.randperm(KEYS, generator=random)[:9] for _ in range(BATCH * QUERIES)]).reshape(BATCH, QUERIES, 9)
+    listed[0, 0, 3:] = -1
+    options = {} if query_dtype is not None else {"out_dtype": torch.float32}
+    o = flex_attention(*tensors, score_mod, token_list=listed, **descales, **options, enable_gqa=True)
+    keep = torch.zeros(BATCH, QUERIES, KEYS, dtype=torch.bool).scatter_(2, listed.clamp(min=0), listed >= 0)
+    keep[0, 0] = False
+    keep[0, 0, listed[0, 0, :3]] = True
+    whole = [truth[0], *(each.expand(BATCH, -1, -1, -1) for each in truth[1:])]
+    expect_close(o, dense.attention_and_lse(*whole, score_mod, lambda b, h, q_idx, kv_idx: keep[b, q_idx, kv_idx])[0])
+
+
 def test_other_scales_and_sizes_compile_nothing(random, monkeypatch):
     def run(keys):
         query, key, value = (torch.randn(1, HEADS, keys, DIM, generator=random) for _ in range(3))

@@ -117,6 +117,13 @@ def test_a_shard_has_the_lengths_of_its_own_batches(of_queries, random):
             torch.testing.assert_close(one, other[first:])
 
 
+@pytest.mark.parametrize("offsets", [torch.zeros(2), "ab", (0, 1, 2, 3, 4), (0.5,)])
+def test_wrong_offsets_are_named_beside_lengths(offsets, random):
+    q, k, v = tensors(random)
+    with pytest.raises((scoremod.InvalidArgumentError, TypeError), match="^offsets"):
+        fused(q, k, v, None, None, lengths=torch.tensor([5, 9]), offsets=offsets)
+
+
 def test_lengths_are_a_mask(random):
     q, k, v = tensors(random)
     of_keys, of_queries = torch.tensor([5, 23]), torch.tensor([19, 4], dtype=torch.int32)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.float8_factors import SCALE_BLOCK, are_block_scales
 from scoremod.jax.arrays import array_of, host_numbers, within_int32
 from scoremod.jax.lengths_and_sinks import bounded, checked_lengths, is_mask
 from scoremod.jax.query_starts import started
@@ -37,7 +38,10 @@ class ListedCall(NamedTuple):
 
 def attend_to_lists(attend: Callable[..., Any], token_list, call: ListedCall, **options):
     """flex_attention's results beside a token list. attend: flex_attention itself; options: its other arguments."""
-    results = attend(**paged_call(token_list, call), **options)
+    paged = paged_call(token_list, call)
+    for name, array in (("descale_q", call.query), ("descale_k", call.key), ("descale_v", call.value)):
+        options[name] = _scales_of_tokens(options[name], array, call.layout)
+    results = attend(**paged, **options)
     sizes = _sizes(call)
     o, *others = results if isinstance(results, tuple) else (results,)
     o = jnp.transpose(o.reshape(sizes.batch, sizes.seq_q, *o.shape[2:]), ["BSHD".index(letter) for letter in call.layout])
@@ -68,6 +72,21 @@ def refuse_explicit_axes(token_list, query, key, value):
             raise UnsupportedError(
                 f"token_list: expected no array sharded over explicit axes beside it, found {name}; call flex_attention within jax.shard_map, on each device's own"
             )
+
+
+def _scales_of_tokens(scales, array, layout):
+    """The block scales of an array's tokens, in the order of _rows(); other factors as they are."""
+    if not hasattr(scales, "shape") or not are_block_scales(scales.shape, layout, array.shape):
+        return scales
+    axes = [layout.index(letter) for letter in "BS"]
+    if 0 in (array.shape[axis] for axis in axes):  # nothing is read
+        return jnp.float32(1)
+    for axis in axes:
+        size, extent = array.shape[axis], scales.shape[axis]
+        if extent != size:
+            places = jnp.arange(size)
+            scales = jnp.take(scales, places // SCALE_BLOCK if extent > 1 else jnp.zeros_like(places), axis)
+    return _rows(scales, layout)
 
 
 def _sizes(call):

@@ -7,7 +7,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask
 
-from scoremod.call_spec import NO_OFFSETS, CallSpec, Offsets
+from scoremod.call_spec import NO_OFFSETS, CallSpec, Offsets, checked_offsets
 from scoremod.decode_masks import warn_of_decode_masks
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.places import FACTORS
@@ -317,7 +317,7 @@ def _bound(query, key, value, mask_mod, sequences, sink, offsets=NO_OFFSETS):
         if placed is not None and placed.is_paged:  # those of the keys are bound
             lengths = (lengths[0] if isinstance(lengths, (tuple, list)) else None, None)
         batch, most = (query.shape[0], _most(query, key, offsets)) if placed is None else (placed.batch, placed.most)
-        mask_mod = bounded(mask_mod, lengths, batch, most, offsets.batch)
+        mask_mod = bounded(mask_mod, lengths, batch, most, checked_offsets(offsets).batch)
     bound = () if placed is None else placed.bound
     return mask_mod, bound if sink is None else (*bound, _sink_of_heads(sink, query)), placed
 

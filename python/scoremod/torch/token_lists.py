@@ -9,8 +9,10 @@ from torch.nn.attention.flex_attention import AuxOutput
 
 from scoremod.call_spec import NO_OFFSETS
 from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.float8_factors import SCALE_BLOCK, are_block_scales
 from scoremod.token_lists import MOST_TOKENS, refuse_beside, wrong_list, wrong_rank
 from scoremod.torch.block_masks import mask_of
+from scoremod.torch.call import LAYOUT
 from scoremod.torch.checked_integers import checked_entries
 from scoremod.torch.dtensors import is_sharded
 from scoremod.torch.lengths_and_sinks import bounded
@@ -44,6 +46,9 @@ def attend_to_lists(attend: Callable[..., Any], token_list, call: ListedCall, **
     paged = paged_call(token_list, call)
     batch, _, queries, _ = call.query.shape
     out = None if call.out is None else _rows_of_out(call.out, call.query, call.value.shape[3], options["out_dtype"])
+    shared = call.key.shape[0] == call.value.shape[0] == 1
+    for name, tensor in (("descale_q", call.query), ("descale_k", call.key), ("descale_v", call.value)):
+        options[name] = _scales_of_tokens(options[name], tensor, 1 if shared and tensor is not call.query else batch)
     results = attend(**paged, out=out, **options)
     several = results if type(results) is tuple else (results,)
     o, *others = (_of_queries(each, batch, queries) for each in several)
@@ -195,6 +200,18 @@ def _rows(tensor):
 def _tokens(tensor, batch):
     """The tokens of all batches as pages of one token, [tokens, heads, 1, dim]: a view where strides allow."""
     return _rows(tensor if tensor.shape[0] == batch else tensor.expand(batch, -1, -1, -1))
+
+
+def _scales_of_tokens(scales, tensor, batch):
+    """The block scales of a tensor's tokens, in the order of _tokens(); other factors as they are."""
+    if not isinstance(scales, torch.Tensor) or not are_block_scales(scales.shape, LAYOUT, tensor.shape):
+        return scales
+    size = tensor.shape[2]
+    if size == 0:  # nothing is read
+        return torch.ones((), device=scales.device)
+    if scales.shape[2] not in (1, size):
+        scales = scales.to(torch.float32).index_select(2, torch.arange(size, device=scales.device) // SCALE_BLOCK)
+    return _rows(scales.expand(batch, -1, size, -1))
 
 
 def _of_queries(result, batch, queries):
