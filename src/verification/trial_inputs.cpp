@@ -71,10 +71,15 @@ class Search {
     return !problem::implied_table_shape(problem_, name).empty() || problem::is_tensor_scale(problem_, name);
   }
 
+  std::vector<const void*> operand_data() const {
+    std::vector<const void*> data(inputs_.operands.size());
+    std::ranges::transform(inputs_.operands, data.begin(), [](const OwnedOperand& each) { return each.bytes.data(); });
+    return data;
+  }
+
   /// The scale of stored q and k of a query head, in which all numbers here are.
   double stored_scale(std::int64_t head) const {
-    std::vector<const void*> operands;
-    for (const OwnedOperand& operand : inputs_.operands) operands.push_back(operand.bytes.data());
+    const std::vector<const void*> operands = operand_data();
     const std::int64_t head_kv = head / (problem_.heads_q / problem_.heads_kv);
     return scale_ * problem::StoredUnit(problem_, TensorRole::kQ).of(operands, head) *
            problem::StoredUnit(problem_, TensorRole::kK).of(operands, head_kv);
@@ -102,8 +107,7 @@ class Search {
 
   /// `queries` are of each head.
   void set_first_dimension(Goal goal, double key, const std::vector<double>& queries, double deviation) {
-    std::vector<const void*> operands;
-    for (const OwnedOperand& operand : inputs_.operands) operands.push_back(operand.bytes.data());
+    const std::vector<const void*> operands = operand_data();
     const StridedTensor k = placed_tensor(problem_, TensorRole::kK, operands);
     const StridedTensor q = placed_tensor(problem_, TensorRole::kQ, operands);
     const StridedTensor d_o = placed_tensor(problem_, TensorRole::kDO, operands);

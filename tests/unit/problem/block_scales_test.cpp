@@ -69,7 +69,7 @@ TEST(BlockScales, AreThoseOfTheRowsBlockInADenseTensor) {
   for (const std::int64_t position : {0, 31, 32, 69}) {
     const std::vector<double> row = scales_of_row(scales, position);
     for (std::size_t d = 0; d < row.size(); ++d) {
-      const auto block = static_cast<double>(position / 32 * 2) + (d < 32 ? 0 : 1);
+      const auto block = (position < 32 ? 0 : position < 64 ? 2 : 4) + (d < 32 ? 0 : 1);
       EXPECT_EQ(row[d], 12 + block) << position << " " << d;
     }
   }
