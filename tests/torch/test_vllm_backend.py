@@ -81,7 +81,7 @@ def test_scales_of_fp8_pages_stay_on_the_device():
         pool = torch.empty(4, 2, 16, 8, dtype=torch.float8_e4m3fn, device="cuda")
         new, scale = torch.empty(3, 2, 8, dtype=torch.bfloat16, device="cuda"), torch.empty((), device="cuda")
         assert page_append.quantized("descale_k", new, pool, scale).dtype == pool.dtype
-        factors, _ = factors_of(new, pool, {"descale_q": None, "descale_k": scale, "descale_v": scale}, None, None, False)
+        factors, _ = factors_of(new, pool, pool, {"descale_q": None, "descale_k": scale, "descale_v": scale}, None, None, False)
         assert [each.device.type for each in factors] == ["cuda"] * 2
         with pytest.raises(DataDependentOutputException):
             scale.item()

@@ -132,7 +132,7 @@ def _factor(name, value, heads=None, blocks=None):
     is_array = isinstance(value, (jax.Array, np.ndarray, np.generic)) and jnp.issubdtype(value.dtype, jnp.floating)
     has_blocks = is_array and blocks is not None and are_block_scales(value.shape, *blocks)
     if not is_array or (np.size(value) != 1 and not has_blocks):
-        raise wrong_factor(name, value, heads, blocks)
+        raise wrong_factor(name, value, heads, blocks if is_array else None)
     factor = jax.lax.stop_gradient(jnp.asarray(value, jnp.float32))
     return factor if has_blocks else factor.reshape(())
 

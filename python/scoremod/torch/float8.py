@@ -58,7 +58,7 @@ def _factor(name, factor, device, heads=None, of=None):
     is_floating = isinstance(factor, torch.Tensor) and factor.is_floating_point()
     has_blocks = is_floating and blocks is not None and are_block_scales(factor.shape, *blocks)
     if not is_floating or (factor.numel() != 1 and not has_blocks):
-        raise wrong_factor(name, factor, heads, blocks)
+        raise wrong_factor(name, factor, heads, blocks if is_floating else None)
     _check_device(name, factor, device)
     factor = factor.detach().to(torch.float32)
     if not has_blocks:
