@@ -25,6 +25,7 @@ EACH_FIELD = CallSpec(
     factors=4,
     gradient_factors=3,
     dtype_kv="e5m2",
+    block_scales="descale_k=BHS?",
 )
 
 

@@ -51,7 +51,7 @@ class CallSpec(NamedTuple):
     factors: int = 0  # the number of factors that a call with FP8 tensors has
     gradient_factors: int = 0  # how many more its gradients have (scoremod.jax.float8)
     dtype_kv: str | None = None  # of an FP8 KV cache under a query of more bits
-    block_scales: tuple[tuple[str, str], ...] = ()  # of scoremod.jax.float8.block_letters()
+    block_scales: str = ""  # the factors that are block scales (scoremod.jax.float8.block_letters)
 
     def in_graph(self) -> dict[str, Any]:
         """The options by name, each of one value, as Dynamo takes arguments of an operator."""

@@ -358,7 +358,7 @@ def _in_arrays(query, key, value, score_mod, mask_mod, spec, scale, layout, keys
     applied to the output. flex_attention calls it directly, so that warnings point to its caller."""
     sequences = placed if isinstance(placed, Sequences) else None
     if placed is not None and placed.is_paged and spec.block_scales:
-        name = spec.block_scales[0][0]
+        name = spec.block_scales.partition("=")[0]
         raise UnsupportedError(f"{name}: expected one factor, or a backend that reads pages as they lie, found scales of blocks of pages that are gathered")
     score_mod, mask_mod, layout = functions_without_fields(score_mod, mask_mod, query, layout, placed, lengths)
     query, key, value = tensors_without_fields(query, key, value, placed)

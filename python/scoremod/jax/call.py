@@ -54,7 +54,7 @@ class Call(NamedTuple):
     dropout_places: bool = False  # whether those keys say where queries and keys are in the whole sequence (scoremod.jax.dropout.at_places)
     gradient_factors: int = 0  # how many come after these, for whoever differentiates
     dtype_kv: str | None = None  # of an FP8 KV cache under a query of more bits
-    block_scales: tuple[tuple[str, str], ...] = ()  # (name, letters) of the factors that are block scales (scoremod.jax.float8.block_letters)
+    block_scales: str = ""  # the factors that are block scales (scoremod.jax.float8.block_letters)
     # scoremod.environment.settings(): JAX keeps what it compiles by equal calls, and what is compiled depends on them.
     environment: tuple = ()
 
@@ -79,6 +79,10 @@ class Call(NamedTuple):
             environment=settings(),
             **others,
         )
+
+    def block_letters(self):
+        """{name: letters} of the factors that are block scales: a letter of the tensor's layout for each of their dimensions that is as long, else "?"."""
+        return dict(each.split("=") for each in self.block_scales.split(",")) if self.block_scales else {}
 
     @property
     def is_ragged(self):
@@ -214,7 +218,7 @@ def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
     if call.dtype_kv is not None:
         named |= dict.fromkeys(OF_CACHE, OperandTensor("f32", (sizes.heads_kv,), False))
     # A call that isn't run has no factors.
-    named |= {name: OperandTensor("f32", tuple(map(known, bound[name][1].shape)), False) for name, _ in call.block_scales if name in bound}
+    named |= {name: OperandTensor("f32", tuple(map(known, bound[name][1].shape)), False) for name in call.block_letters() if name in bound}
     return problem_json(
         Sizes(*map(known, sizes)),  # pyright: ignore[reportArgumentType]
         call.program,

@@ -167,7 +167,7 @@ def _gradients(call, kept, d_o, d_lse):
     if d_lse is not None:
         refuse_lse_gradient(call)
         v, o, d_o = with_lse_columns(call, v, o, d_o, d_lse)
-        if "descale_v" in dict(call.block_scales):
+        if "descale_v" in call.block_letters():
             number = len(call.program.operands) + call.bound().index("descale_v")
             operands = [*operands[:number], lse_gradient.with_scale_columns(jnp, operands[number], dim_v), *operands[number + 1 :]]
         call = call._replace(given_deltas=True)

@@ -46,7 +46,7 @@ def cache_dtype(query, key):
 
 
 def checked_factors(query, tensors, descales, scale_o, gradient_scales, out_dtype, return_amax_o, cache_heads=None):
-    """(factors, name of the output's dtype, block_letters()) of a call's arguments, the gradients' factors last; ([], None, ()) where neither query nor
+    """(factors, name of the output's dtype, block_letters()) of a call's arguments, the gradients' factors last; ([], None, "") where neither query nor
     key is FP8.
 
     tensors: what descales scale, (layout, shape) by their names. gradient_scales: GRADIENT_FACTORS by name. cache_heads: the KV heads of an FP8 cache;
@@ -80,16 +80,16 @@ def checked_factors(query, tensors, descales, scale_o, gradient_scales, out_dtyp
 
 
 def block_letters(factors, tensors):
-    """((name, letters), ...) of the factors that are block scales, as the problem has them. A dimension has the letter that the tensor's layout has, if it
-    is as long as the tensor's and can be sharded, and else "?". tensors: (layout, shape) by name."""
+    """Call.block_scales of factors: "name=letters" of each that is block scales, with commas between. They are those of the problem's order. A dimension has
+    the letter that the tensor's layout has, if it is as long as the tensor's and can be sharded, and else "?". tensors: (layout, shape) by name."""
     letters = []
     for name, (layout, shape) in tensors.items():
         scales = factors[name].shape if name in factors else ()
         if len(scales) != len(shape):
             continue
         whole = {letter for letter, one, size in zip(layout, scales, shape) if one == size}
-        letters.append((name, "".join(letter if letter in whole else "?" for letter in "BHS") + "?"))
-    return tuple(letters)
+        letters.append(f"{name}={''.join(letter if letter in whole else '?' for letter in 'BHS')}?")
+    return ",".join(letters)
 
 
 def _bound(factor, layout, shape):

@@ -133,7 +133,7 @@ class _Fold:
         """An argument after the operands, for the folded batch. All but a sink and FP8 factors have a row for each batch."""
         if name in FACTORS and dim is not None:
             raise UnsupportedError("descale_q, descale_k, descale_v, scale_o: expected the same in all calls of a jax.vmap, found mapped ones. Use jax.lax.map")
-        if name in (blocks := dict(self._call.block_scales)):
+        if name in (blocks := self._call.block_letters()):
             if self._call.place is not None:
                 raise UnsupportedError(f"{name}: expected one factor in a jax.vmap over sequences or pages, found block scales. Use jax.lax.map")
             return jnp.tile(array, (self._count, 1, 1, 1)) if blocks[name].startswith("B") else array

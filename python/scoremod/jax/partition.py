@@ -119,7 +119,7 @@ def letters_of(call, tensors, results):
 
 def _bound_letters(call, name):
     """The letters of an argument after the operands. Batches are its rows, which varlen sequences keep together."""
-    if name in (blocks := dict(call.block_scales)):
+    if name in (blocks := call.block_letters()):
         if name == "descale_q":
             return blocks[name]
         of_keys = blocks[name].replace("B", "?").replace("S", "?") if call.is_paged else blocks[name]
