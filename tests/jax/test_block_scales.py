@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import scoremod
-from scoremod.jax import flex_attention
+from scoremod.jax import CUSTOM_CALLS, flex_attention
 
 BATCH, HEADS, HEADS_KV, SEQ, DIM = 2, 4, 2, 70, 64
 BLOCK = 32
@@ -112,6 +113,20 @@ def test_under_jit_other_scales_compile_nothing():
         scaled = {name: factor * each for name, each in descales.items()}
         expect_close(run(arrays, scaled), flex_attention(*of_values(arrays, scaled), score_mod))
     assert len(traces) == 1
+
+
+def test_exported_calls_have_them_at_any_size():
+    known = [export.DisabledSafetyCheck.custom_call(target) for target in CUSTOM_CALLS]
+    batch, keys = export.symbolic_shape("b, s")
+    attend = lambda q, k, v, of_k, of_v: flex_attention(q, k, v, score_mod, descale_k=of_k, descale_v=of_v)  # noqa: E731
+    shapes = [jax.ShapeDtypeStruct((batch, keys, HEADS_KV, DIM), dtype) for dtype in (jnp.float32, jnp.float8_e4m3fn, jnp.float8_e4m3fn)]
+    scales = [jax.ShapeDtypeStruct((batch, keys, HEADS_KV, extent), jnp.float32) for extent in (2, 1)]
+    made = export.export(jax.jit(attend), disabled_checks=known)(*shapes, *scales)
+    for batch, keys in ((1, 33), (BATCH, SEQ)):
+        (_, k, v), descales = draw((SEQ, 2))
+        k, v, of_k, of_v = (each[:batch, :keys] for each in (k, v, descales["descale_k"], descales["descale_v"][..., :1]))
+        q = values(k, of_k)[:, ::-1]
+        expect_close(made.call(q, k, v, of_k, of_v), flex_attention(q, values(k, of_k), values(v, of_v), score_mod))
 
 
 @pytest.mark.parametrize("spec", [("data", None, None, None), (None, None, "data", None)])
