@@ -76,7 +76,8 @@ constexpr std::array kRules{
              "The backend does not write the largest magnitudes of dq, dk and dv, since it rounds them in its kernels.",
              "leave 'amax_gradients' out and reduce dq, dk and dv, or use the cpu backend"},
     RuleInfo{Rule::kBlockScales, "block_scales",
-             "An engine that reads FP8 tensors as they are multiplies them by one scale, or one for each head.",
+             "An engine that reads FP8 tensors as they are multiplies them by one scale, or one for each head; decode "
+             "kernels by one for each row, too.",
              "use an engine that converts them to 16 bits, or the cpu backend"},
 };
 

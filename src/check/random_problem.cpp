@@ -214,10 +214,8 @@ void choose_block_scales(Chooser& choose, double probability, AttentionProblem& 
     if (!choose.chance(probability)) continue;
     const problem::TensorShape shape = problem::memory_shape_of(problem, role);
     OperandSpec scales{name, DType::kF32, {}, {}, false};
-    for (const std::int64_t extent : {shape.batch, shape.heads})
-      scales.shape.push_back(choose.one_of(problem::scale_extents(extent, false)));
-    for (const std::int64_t extent : {shape.sequence, shape.dim})
-      scales.shape.push_back(choose.one_of(problem::scale_extents(extent, true)));
+    for (std::size_t dimension = 0; dimension < 4; ++dimension)
+      scales.shape.push_back(choose.one_of(problem::scale_extents(shape, dimension)));
     problem.operands.push_back(scales);
   }
 }

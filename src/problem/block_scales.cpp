@@ -12,12 +12,11 @@ std::array<std::int64_t, 4> extents_of(const TensorShape& shape) {
   return {shape.batch, shape.heads, shape.sequence, shape.dim};
 }
 
-/// Whether rows or elements along a dimension may share scales in blocks: the sequence and the head dim.
-bool has_blocks(std::size_t dimension) { return dimension >= 2; }
-
 }  // namespace
 
-std::vector<std::int64_t> scale_extents(std::int64_t elements, bool has_blocks) {
+std::vector<std::int64_t> scale_extents(const TensorShape& tensor, std::size_t dimension) {
+  const std::int64_t elements = extents_of(tensor).at(dimension);
+  const bool has_blocks = dimension >= 2;
   std::vector<std::int64_t> extents{elements};
   if (has_blocks && elements != kOpenSize) extents.push_back((elements + kScaleBlock - 1) / kScaleBlock);
   extents.push_back(1);
@@ -26,11 +25,11 @@ std::vector<std::int64_t> scale_extents(std::int64_t elements, bool has_blocks) 
 }
 
 bool fits_block_scales(const AttentionProblem& problem, TensorRole role, std::span<const std::int64_t> shape) {
-  const std::array<std::int64_t, 4> tensor = extents_of(memory_shape_of(problem, role));
-  if (shape.size() != tensor.size()) return false;
-  for (std::size_t i = 0; i < tensor.size(); ++i) {
+  const TensorShape tensor = memory_shape_of(problem, role);
+  if (shape.size() != extents_of(tensor).size()) return false;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] == kOpenSize) continue;
-    const std::vector<std::int64_t> known = scale_extents(tensor[i], has_blocks(i));
+    const std::vector<std::int64_t> known = scale_extents(tensor, i);
     if (std::ranges::find(known, shape[i]) == known.end()) return false;
   }
   return true;

@@ -14,13 +14,12 @@ namespace scoremod::problem {
 /// The elements that share a scale in MXFP8 (OCP Microscaling Formats (MX) Specification 1.0, table 1).
 inline constexpr std::int64_t kScaleBlock = 32;
 
-/// The extents that block scales may have along a dimension of so many elements, without repeats: one for each element,
-/// for each block of 32, or for all. Only the first and the last if the dimension has no blocks.
-std::vector<std::int64_t> scale_extents(std::int64_t elements, bool has_blocks);
+/// The extents that block scales may have along a dimension of a tensor's memory (memory_shape_of), without repeats:
+/// one for each element, for each block of 32, or for all. Batches and heads have no blocks.
+std::vector<std::int64_t> scale_extents(const TensorShape& tensor, std::size_t dimension);
 
 /// Whether a spec's shape is that of block scales of the tensor: [batch, heads, sequence, dim] of its memory
-/// (memory_shape_of), each by scale_extents(). The last two dimensions have blocks. An open extent fits, since calls
-/// bring it.
+/// (memory_shape_of), each by scale_extents(). An open extent fits, since calls bring it.
 bool fits_block_scales(const AttentionProblem& problem, TensorRole role, std::span<const std::int64_t> shape);
 
 /// The block scales of the rows of one batch and head; null pointers without any.

@@ -97,6 +97,16 @@ bool has_block_scales(const AttentionProblem& problem) {
                              [&](TensorRole role) { return has_block_scales(problem, descale_of(role)); });
 }
 
+bool has_row_scales(const AttentionProblem& problem) {
+  bool has = false;
+  for (const char* name : {kDescaleOfKeys, kDescaleOfValues}) {
+    if (!has_block_scales(problem, name)) continue;
+    if (std::ranges::find(problem.operands, name, &OperandSpec::name)->shape.back() != 1) return false;
+    has = true;
+  }
+  return has;
+}
+
 const char* descale_of(TensorRole role) {
   switch (role) {
     case TensorRole::kQ: return kDescaleOfQueries;

@@ -44,6 +44,10 @@ bool has_block_scales(const AttentionProblem& problem, std::string_view name);
 /// Whether q, k or v has.
 bool has_block_scales(const AttentionProblem& problem);
 
+/// Whether k or v has block scales, and these are scales of whole rows: the elements of a key, or of a value, share
+/// one.
+bool has_row_scales(const AttentionProblem& problem);
+
 /// The name of the operand that has the scale of q, k, v or d_o, were it FP8; empty for the other tensors.
 const char* descale_of(TensorRole role);
 

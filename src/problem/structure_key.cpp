@@ -132,7 +132,7 @@ bool same_structure(const AttentionProblem& problem, const AttentionProblem& oth
          topic<OutputOptions>(problem) == topic<OutputOptions>(other) &&
          topic<BackwardOptions>(problem) == topic<BackwardOptions>(other) &&
          std::ranges::equal(problem.operands, other.operands, same_operand) &&
-         has_dropout_places(problem) == has_dropout_places(other);
+         has_dropout_places(problem) == has_dropout_places(other) && has_row_scales(problem) == has_row_scales(other);
 }
 
 Bytes structure_key(const AttentionProblem& problem) {
@@ -141,6 +141,8 @@ Bytes structure_key(const AttentionProblem& problem) {
   visit_members(problem, writer);
   // These problems have larger tables of dropout keys, in another format.
   writer.out.boolean(has_dropout_places(problem));
+  // Kernels multiply scores and weights by such scales, and no others.
+  writer.out.boolean(has_row_scales(problem));
   return writer.out.written();
 }
 

@@ -281,10 +281,9 @@ void check_block_scales(const AttentionProblem& problem, const Field& field, con
   for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV}) {
     if (spec.name != descale_of(role) || fits_block_scales(problem, role, spec.shape)) continue;
     const TensorShape shape = memory_shape_of(problem, role);
-    const std::array extents{shape.batch, shape.heads, shape.sequence, shape.dim};
     std::string expected;
-    for (std::size_t i = 0; i < extents.size(); ++i)
-      expected += (i == 0 ? "" : ", ") + any_of_extents(scale_extents(extents[i], i >= 2));
+    for (std::size_t i = 0; i < spec.shape.size(); ++i)
+      expected += (i == 0 ? "" : ", ") + any_of_extents(scale_extents(shape, i));
     fail_argument(field.text(), ".shape: expected [", expected, "] of operand '", spec.name,
                   "', a scale for each element, for each block of ", kScaleBlock, " or for all along a dimension of ",
                   to_string(role), "; found ", text_of(spec.shape));

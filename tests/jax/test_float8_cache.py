@@ -330,3 +330,29 @@ def test_gradients_are_refused_by_name():
         jax.vjp(paged, query)
     with pytest.raises(scoremod.UnsupportedError, match="cannot differentiate flex_attention in forward mode"):
         jax.jvp(paged, (query,), (query,))
+
+
+def test_each_token_gets_a_scale_of_its_own(seed):
+    choose = np.random.default_rng(seed)
+    shape = (3, 16, 2, 32)
+    table, lengths = jnp.asarray([[2, 0]]), jnp.asarray([20])
+    new = [jnp.asarray(choose.normal(size=(1, 20, 2, 32)) * 10 ** choose.uniform(-3, 3, (1, 20, 2, 1)), jnp.float32) for _ in range(2)]
+    pools, scales = [jnp.zeros(shape, jnp.float8_e4m3fn) for _ in range(2)], [jnp.zeros((*shape[:3], 1)) for _ in range(2)]
+    wide = append_to_pages(*(jnp.zeros(shape) for _ in range(2)), *new, table, lengths)
+
+    @jax.jit
+    def append(pools, scales):
+        return append_to_pages(*pools, *new, table, lengths, descale_k=scales[0], descale_v=scales[1])
+
+    found = append(pools, scales)
+    assert len(found) == 4
+    for pool, scale, expected in zip(found[:2], found[2:], wide, strict=True):
+        most = jnp.abs(expected).max(-1, keepdims=True)
+        assert (jnp.abs(pool.astype(jnp.float32) * scale - expected) <= 2**-4 * most).all()
+    query = jnp.asarray(choose.normal(size=(1, 1, 4, 32)), jnp.float32)
+    options = {"page_table": table, "lengths": lengths}
+    o = flex_attention(query, *found[:2], **options, descale_k=found[2], descale_v=found[3])
+    plain = flex_attention(query, *(pool.astype(jnp.float32) * scale for pool, scale in zip(found[:2], found[2:], strict=True)), **options)
+    np.testing.assert_allclose(o, plain, rtol=1e-5, atol=1e-6)
+    with pytest.raises(scoremod.InvalidArgumentError, match=r"descale_v: expected a scale of each position of the pages, float32 of shape \(3, 16, 2, 1\)"):
+        append_to_pages(*pools, *new, table, lengths, descale_k=0.5, descale_v=scales[1][:, :8])

@@ -82,6 +82,33 @@ void ragged_float8_keys(AttentionProblem& p) {
   ragged(p);
   float8_keys(p);
 }
+/// Scales of rows of keys, or of 32 of them, as they lie in memory.
+void scale_rows_of(AttentionProblem& p, problem::TensorRole role, std::int64_t rows_per_scale) {
+  const problem::TensorShape shape = problem::memory_shape_of(p, role);
+  const std::int64_t scales = (shape.sequence + rows_per_scale - 1) / rows_per_scale;
+  p.operands.push_back({problem::descale_of(role), DType::kF32, {shape.batch, shape.heads, scales, 1}, {}, false});
+}
+void scaled_rows(AttentionProblem& p) {
+  p.dtype_kv = DType::kE4M3;
+  scale_rows_of(p, problem::TensorRole::kK, 1);
+  scale_rows_of(p, problem::TensorRole::kV, 1);
+}
+void scaled_rows_of_pages(AttentionProblem& p) {
+  paged(p);
+  scaled_rows(p);
+}
+/// Scales of 32 keys each, and of the values of each KV head.
+void scaled_blocks_of_large_pages(AttentionProblem& p) {
+  paged_in_large_blocks(p);
+  p.dtype_kv = DType::kE5M2;
+  scale_rows_of(p, problem::TensorRole::kK, 32);
+  p.operands.push_back({problem::kDescaleOfValues, DType::kF32, {p.heads_kv}, {}, false});
+}
+void scaled_ragged_rows(AttentionProblem& p) {
+  ragged(p);
+  p.dtype_kv = DType::kE4M3;
+  scale_rows_of(p, problem::TensorRole::kV, 1);
+}
 void lengths(AttentionProblem& p) { p.lengths = {true, true}; }
 void to_float(AttentionProblem& p) { p.dtype_o = DType::kF32; }
 void to_a_half(AttentionProblem& p) { p.dtype_o = DType::kBF16; }
@@ -442,6 +469,46 @@ const Case kSplitKvCases[] = {
      {},
      {},
      ragged_float8_keys},
+    {"decode, scales of FP8 rows",
+     "value = tanh(score * 0.2) * 5.0",
+     {2, 8, 2, 3, 500, 128, 128},
+     DType::kBF16,
+     {},
+     {},
+     Sink::kLearned,
+     0.3F,
+     true,
+     scaled_rows},
+    {"decode, scales of rows of FP8 pages",
+     "value = score * 0.5",
+     {3, 8, 2, 4, 300, 64, 64},
+     DType::kBF16,
+     {},
+     {},
+     {},
+     {},
+     {},
+     scaled_rows_of_pages},
+    {"decode, scales of blocks of large FP8 pages",
+     kLengths,
+     {3, 8, 2, 4, 310, 64, 48},
+     DType::kBF16,
+     {},
+     {},
+     {},
+     {},
+     {},
+     scaled_blocks_of_large_pages},
+    {"decode, scales of ragged FP8 values",
+     kCausal,
+     {3, 8, 2, 4, 310, 64, 64},
+     DType::kBF16,
+     {},
+     {},
+     {},
+     {},
+     {},
+     scaled_ragged_rows},
     {"decode, narrow keys and wide values", "value = score", {1, 4, 2, 16, 300, 16, 256}},
 };
 

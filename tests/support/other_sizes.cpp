@@ -19,9 +19,8 @@ std::vector<std::int64_t> other_block_scales(const AttentionProblem& problem, co
                                                              : TensorRole::kV;
   const problem::TensorShape tensor = problem::memory_shape_of(problem, role);
   std::vector<std::int64_t> shape;
-  for (const auto& [size, has_blocks] : {std::pair{tensor.batch, false}, std::pair{tensor.heads, false},
-                                         std::pair{tensor.sequence, true}, std::pair{tensor.dim, true}}) {
-    const std::vector<std::int64_t> extents = problem::scale_extents(size, has_blocks);
+  for (std::size_t dimension = 0; dimension < 4; ++dimension) {
+    const std::vector<std::int64_t> extents = problem::scale_extents(tensor, dimension);
     shape.push_back(extents[random() % extents.size()]);
   }
   return shape;

@@ -135,3 +135,57 @@ def test_what_is_said_of_scales():
     new = new[0] * torch.tensor([1e9, float("nan")] * 4), new[1]
     append_to_pages(*pools, *new, *places, descale_k=1.0, descale_v=0.5)
     assert pools[0][0, 0, 0, ::2].float().eq(448).all() and pools[0][0, 0, 0, 1::2].float().isnan().all() and pools[1][0, 0, 0].float().eq(2).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_each_token_gets_a_scale_of_its_own(dtype, seed):
+    for number in range(20):
+        print("draw", number)
+        (k_pages, v_pages, key, value, *places), _ = draw(seed + number)
+        key, value = (each * 10 ** (torch.rand(each.shape[:-1]) * 6 - 3)[..., None] for each in (key, value))
+        pools = [each.to(dtype) for each in (k_pages, v_pages)]
+        scales = [torch.rand(*k_pages.shape[:3], 1) for _ in range(2)]
+        wide = [pool.float() * scale for pool, scale in zip(pools, scales)]
+        append_to_pages(*wide, key, value, *places)
+        append_to_pages(*pools, key, value, *places, descale_k=scales[0], descale_v=scales[1])
+        step = 2**-4 if dtype == torch.float8_e4m3fn else 2**-3
+        for pool, scale, expected in zip(pools, scales, wide):
+            # Half of a step of the token's largest number.
+            most = expected.abs().amax(-1, keepdim=True)
+            assert ((pool.float() * scale - expected).abs() <= step * most).all()
+            assert torch.equal(pool.float().abs().amax(-1).eq(0), expected.abs().amax(-1).eq(0))
+
+
+def test_what_is_said_of_scales_of_tokens():
+    pools, new, places = torch.zeros(2, 2, 3, 4, 8).unbind(), torch.ones(2, 1, 3, 1, 8).unbind(), (torch.tensor([[0]]), torch.tensor([1]))
+    scales = torch.ones(2, 3, 4, 1)
+    with pytest.raises(scoremod.InvalidArgumentError, match="descale_k: expected none but for FP8 pages"):
+        append_to_pages(*pools, *new, *places, descale_k=scales)
+    pools = [each.to(torch.float8_e4m3fn) for each in pools]
+    for wrong in (scales[:1], scales[:, :, :2], scales.double(), scales.expand(2, 3, 4, 8)):
+        with pytest.raises(scoremod.InvalidArgumentError, match=r"descale_v: expected a scale of each position of the pages, float32 \(2, 3, 4, 1\)"):
+            append_to_pages(*pools, *new, *places, descale_k=scales, descale_v=wrong)
+    new = torch.tensor([0.0, -0.0] * 4).expand(1, 3, 1, 8), torch.tensor([float("inf"), float("nan"), 1e-44, 1.0] * 2).expand(1, 3, 1, 8)
+    found = scales.clone(), scales.clone()
+    append_to_pages(*pools, *new, *places, descale_k=found[0], descale_v=found[1])
+    assert found[0].eq(1).all() and pools[0].float().eq(0).all()
+    infinite, not_a_number = (pools[1].float() * found[1])[0, 0, 0, :2]
+    assert infinite.isnan() or infinite > 3e38
+    assert not_a_number.isnan()
+
+
+def test_attention_over_scales_of_tokens(seed):
+    """Equals attention over the numbers that the pages stand for."""
+    torch.manual_seed(seed)
+    pools = [torch.zeros(6, 2, 16, 32).to(torch.float8_e4m3fn) for _ in range(2)]
+    scales = [torch.zeros(6, 2, 16, 1) for _ in range(2)]
+    table, lengths = torch.tensor([[4, 0], [1, 5]]), torch.tensor([20, 31])
+    key, value = torch.randn(2, 2, 2, 31, 32).unbind()
+    offsets = torch.tensor([0, 20, 51])
+    tokens = [torch.cat([each[0, :, :20], each[1]], 1).transpose(0, 1) for each in (key, value)]
+    append_to_pages(*pools, *tokens, table, lengths, offsets, descale_k=scales[0], descale_v=scales[1])
+    query = torch.randn(2, 4, 1, 32)
+    options = {"page_table": table, "lengths": lengths, "enable_gqa": True}
+    found = flex_attention(query, *pools, **options, descale_k=scales[0], descale_v=scales[1])
+    expected = flex_attention(query, *(pool.float() * scale for pool, scale in zip(pools, scales)), **options)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

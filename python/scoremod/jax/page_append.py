@@ -24,7 +24,7 @@ def append_to_pages(
     *,
     descale_k: ArrayLike | None = None,
     descale_v: ArrayLike | None = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, ...]:
     """A paged KV cache with new keys and values in it.
 
     Inside a jitted function that donates the cache (donate_argnums), XLA writes in place.
@@ -41,14 +41,15 @@ def append_to_pages(
         How many keys each sequence has with the new ones, which come last; flex_attention takes the same.
     offsets : integer array [batch + 1], optional
         Sequence b has the new tokens from offsets[b] up to offsets[b + 1]: flex_attention's q_offsets. Tokens in no sequence are not written.
-    descale_k, descale_v : float or float array of one element or [KV heads], optional
+    descale_k, descale_v : float or float array of one element or [KV heads], or float32 array [pages, page size, KV heads, 1], optional
         Of FP8 pages, flex_attention's: new numbers of 16 or 32 bits are divided by them, and rounded. Magnitudes beyond the dtype's largest number
-        saturate; NaN stays NaN.
+        saturate; NaN stays NaN. Of the last shape they change, too: each new token gets a scale in each KV head, its largest magnitude divided by the
+        dtype's largest number.
 
     Returns
     -------
-    tuple of two arrays
-        The new k_pages and v_pages.
+    tuple of two to four arrays
+        The new k_pages and v_pages, and the new descale_k and descale_v, of those that have a scale for each token.
 
     Raises
     ------
@@ -58,35 +59,61 @@ def append_to_pages(
     k_pages, v_pages, key, value = (jax_array(name, x) for name, x in (("k_pages", k_pages), ("v_pages", v_pages), ("key", key), ("value", value)))
     table, ends = _integers("page_table", page_table, 2), _integers("lengths", lengths, 1)
     batch = table.shape[0]
-    key, value = _quantized("descale_k", key, k_pages, descale_k), _quantized("descale_v", value, v_pages, descale_v)
+    (key, *key_scales), (value, *value_scales) = (
+        _stored(name, new, pool, descale) for name, new, pool, descale in (("descale_k", key, k_pages, descale_k), ("descale_v", value, v_pages, descale_v))
+    )
     _check(k_pages, v_pages, key, value, 4 if offsets is None else 3)
+    written = [(k_pages, key), (v_pages, value), *key_scales, *value_scales]
     if ends.shape != (batch,):
         raise InvalidArgumentError(f"lengths: expected a length for each of page_table's {batch} rows, found shape {ends.shape}")
     if offsets is None:
         if key.shape[0] != batch:
             raise InvalidArgumentError(f"key: expected a batch for each of page_table's {batch} rows, found shape {key.shape}")
         offsets = np.arange(batch + 1, dtype=np.int32) * key.shape[1]
-        key, value = (x.reshape(-1, *x.shape[2:]) for x in (key, value))
+        written = [(pool, new.reshape(-1, *new.shape[2:])) for pool, new in written]
     if _integers("offsets", offsets, 1).shape != (batch + 1,):
         raise InvalidArgumentError(f"offsets: expected {batch + 1} numbers, one more than page_table has rows, found shape {jnp.shape(offsets)}")
-    if key.shape[0] == 0 or table.size == 0:
-        return k_pages, v_pages
+    tokens = written[0][1].shape[0]
+    if tokens == 0 or table.size == 0:
+        return tuple(pool for pool, _ in written)
     known = [host_numbers(x) for x in (offsets, lengths, page_table)]
     pages, page_size = k_pages.shape[:2]
     if all(each is not None for each in known):
         of_tokens, of_keys, of_pages = (np.asarray(each, np.int64) for each in known)  # unsigned ones have no numbers below 0
-        _check_places(_places(np, of_tokens, of_keys, of_pages, key.shape[0], page_size), pages)
-    page, position, _ = _places(jnp, _integers("offsets", offsets, 1), ends, table, key.shape[0], page_size)
+        _check_places(_places(np, of_tokens, of_keys, of_pages, tokens, page_size), pages)
+    page, position, _ = _places(jnp, _integers("offsets", offsets, 1), ends, table, tokens, page_size)
     page = jnp.where((page >= 0) & (page < pages), page, pages)  # which the scatter drops
-    return tuple(pool.at[page, position].set(new, mode="drop") for pool, new in ((k_pages, key), (v_pages, value)))  # pyright: ignore[reportReturnType]
+    return tuple(pool.at[page, position].set(new, mode="drop") for pool, new in written)  # pyright: ignore[reportReturnType]
+
+
+def _stored(name, new, pool, descale):
+    """(new numbers as the pages store them), and behind them (scales, those of the new tokens) where `descale` has one for each position."""
+    if descale is None or jnp.ndim(descale) != 4 or jnp.size(descale) == 1 or pool.ndim != 4 or new.shape[-2:] != pool.shape[2:]:
+        return (_quantized(name, new, pool, descale),)
+    scales = jax_array(name, descale)
+    _check_is_quantized(name, new, pool)
+    expected = (*pool.shape[:3], 1)
+    if scales.shape != expected or scales.dtype != jnp.float32:
+        raise InvalidArgumentError(
+            f"{name}: expected a scale of each position of the pages, float32 of shape {expected}, found {scales.dtype} of shape {scales.shape}"
+        )
+    largest, of_float = float(jnp.finfo(pool.dtype).max), np.finfo(np.float32)
+    wide = new.astype(jnp.float32)
+    most = jnp.minimum(jnp.abs(wide).max(-1, keepdims=True), of_float.max)
+    factor = jnp.where(most == 0, np.float32(1), jnp.maximum(most / largest, of_float.tiny))
+    return saturated(wide / factor, pool.dtype), (scales, factor)
+
+
+def _check_is_quantized(name, new, pool):
+    if not is_float8(pool) or is_float8(new) or not jnp.issubdtype(new.dtype, jnp.floating):
+        raise needless_page_factor(name, pool.dtype, new.dtype)
 
 
 def _quantized(name, new, pool, descale):
     """New numbers [..., KV heads, dim] as FP8 pages store them, with their factor, which `name` names; as they are without one."""
     if descale is None or pool.ndim != 4 or new.shape[-2:] != pool.shape[2:]:  # which _check() refuses
         return new
-    if not is_float8(pool) or is_float8(new) or not jnp.issubdtype(new.dtype, jnp.floating):
-        raise needless_page_factor(name, pool.dtype, new.dtype)
+    _check_is_quantized(name, new, pool)
     return saturated(new.astype(jnp.float32) / factor_of_heads(name, descale, pool.shape[2])[:, None], pool.dtype)
 
 

@@ -41,9 +41,10 @@ def append_to_pages(
         How many keys each sequence has with the new ones, which come last; flex_attention takes the same.
     offsets : integer Tensor [batch + 1], optional
         Sequence b has the new tokens from offsets[b] up to offsets[b + 1]: flex_attention's q_offsets. Tokens in no sequence are not written.
-    descale_k, descale_v : float or float Tensor of one element or [KV heads], optional
+    descale_k, descale_v : float or float Tensor of one element or [KV heads], or float32 Tensor [pages, KV heads, page size, 1], optional
         Of FP8 pages, flex_attention's: new numbers of 16 or 32 bits are divided by them, and rounded. Magnitudes beyond the dtype's largest number
-        saturate; NaN stays NaN.
+        saturate; NaN stays NaN. Of the last shape they are written, too: each new token gets a scale in each KV head, its largest magnitude divided by
+        the dtype's largest number.
 
     Returns
     -------
@@ -56,7 +57,7 @@ def append_to_pages(
         For tensors that don't fit, and in host memory for places that the cache has not. In device memory such tokens are not written. Nothing waits
         for a device.
     """
-    key, value = fitting(k_pages, v_pages, key, value, 4 if offsets is None else 3, descale_k, descale_v)
+    written = _written(k_pages, v_pages, key, value, 4 if offsets is None else 3, descale_k, descale_v)
     table, lengths = dense_int32("page_table", page_table, k_pages, 2, "[batch, pages of a sequence]"), dense_int32("lengths", lengths, k_pages, 1, "[batch]")
     batch, width = table.shape
     if lengths.shape[0] != batch:
@@ -66,14 +67,15 @@ def append_to_pages(
             raise InvalidArgumentError(f"key: expected a batch for each of page_table's {batch} rows, found shape {tuple(key.shape)}")
         count = key.shape[2]
         offsets = torch.arange(batch + 1, dtype=torch.int32, device=key.device) * count
-        key, value = (each.transpose(1, 2).flatten(0, 1) for each in (key, value))
+        written = [(pool, new.transpose(1, 2).flatten(0, 1)) for pool, new in written]
     else:
         offsets = dense_int32("offsets", offsets, k_pages, 1, "[batch + 1]")
         if offsets.shape[0] != batch + 1:
             raise InvalidArgumentError(f"offsets: expected {batch + 1} numbers, one more than page_table has rows, found {offsets.shape[0]}")
-    if key.shape[0] == 0 or width == 0:
+    tokens = written[0][1].shape[0]
+    if tokens == 0 or width == 0:
         return
-    places_of(table, lengths, offsets, key.shape[0], k_pages).write(k_pages, v_pages, key, value)
+    places_of(table, lengths, offsets, tokens, k_pages).write(*written)
 
 
 class Places(NamedTuple):
@@ -88,11 +90,11 @@ class Places(NamedTuple):
     source: torch.Tensor
     any_written: torch.Tensor
 
-    def write(self, k_pages, v_pages, key, value):
-        """Writes key and value [tokens, KV heads, dim] into pages [pages, KV heads, page size, dim], which fitting() gave."""
+    def write(self, *written):
+        """Writes new numbers [tokens, KV heads, dim] into pages [pages, KV heads, page size, dim]. written: (pages, new numbers of their dtype)."""
         at = self.pages, self.slots
         with torch.no_grad():
-            for pool, new in ((k_pages, key), (v_pages, value)):
+            for pool, new in written:
                 pool = pool.transpose(1, 2)
                 if pool.dtype in FLOAT8:  # whose bytes alone are moved
                     pool, new = pool.view(torch.uint8), new.view(torch.uint8)
@@ -125,6 +127,39 @@ def quantized(name, new, pool, descale):
     factor, largest = factor_of_heads(name, descale, pool.device, pool.shape[1]), torch.finfo(pool.dtype).max
     with torch.no_grad():
         return (new.float() / factor.reshape(-1, *[1] * (new.dim() - 2))).clamp(-largest, largest).to(pool.dtype)
+
+
+def _written(k_pages, v_pages, key, value, rank, descale_k, descale_v):
+    """What Places.write() takes of a step: the pages with their new numbers, and scales of tokens with theirs."""
+    _check_shapes(k_pages, v_pages, key, value, rank)
+    written, scales = [], []
+    for name, pool, new, descale in (("descale_k", k_pages, key, descale_k), ("descale_v", v_pages, value, descale_v)):
+        if isinstance(descale, torch.Tensor) and descale.dim() == 4 and descale.numel() != 1:
+            stored, of_tokens = _scaled_by_token(name, new, pool, descale)
+            scales.append((descale, of_tokens))
+        else:
+            stored = quantized(name, new, pool, descale)
+        written.append((pool, stored))
+    _check_dtypes(k_pages, v_pages, *(new for _, new in written))
+    return written + scales
+
+
+def _scaled_by_token(name, new, pool, scales):
+    """New numbers [tokens or batch, KV heads, ..., dim] as FP8 pages store them, and the scale of each token and KV head, [..., 1]."""
+    if pool.dtype not in FLOAT8 or new.dtype in FLOAT8 or not new.is_floating_point():
+        raise needless_page_factor(name, pool.dtype, new.dtype)
+    expected = (*pool.shape[:3], 1)
+    if scales.shape != expected or scales.dtype != torch.float32 or scales.device != pool.device:
+        raise InvalidArgumentError(
+            f"{name}: expected a scale of each position of the pages, float32 {expected} on {pool.device}, found {scales.dtype} {tuple(scales.shape)} on "
+            f"{scales.device}"
+        )
+    largest = torch.finfo(pool.dtype).max
+    with torch.no_grad():
+        wide = new.float()
+        most = wide.abs().amax(-1, keepdim=True).clamp(max=torch.finfo(torch.float32).max)
+        factor = torch.where(most == 0, 1.0, (most / largest).clamp(min=torch.finfo(torch.float32).tiny))
+        return (wide / factor).clamp(-largest, largest).to(pool.dtype), factor
 
 
 def fitting(k_pages, v_pages, key, value, rank, descale_k=None, descale_v=None):

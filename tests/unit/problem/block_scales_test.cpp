@@ -9,6 +9,7 @@
 #include "scoremod/sizes.hpp"
 
 #include "problem/implied_operands.hpp"
+#include "problem/structure_key.hpp"
 #include "support/problem_for.hpp"
 #include "support/refusal.hpp"
 
@@ -53,13 +54,41 @@ std::vector<double> scales_of_row(const RowScales& scales, std::int64_t position
 }
 
 TEST(BlockScales, HaveAnExtentForEachElementForBlocksOf32OrForAll) {
-  EXPECT_EQ(scale_extents(70, true), (Shape{70, 3, 1}));
-  EXPECT_EQ(scale_extents(64, true), (Shape{64, 2, 1}));
-  EXPECT_EQ(scale_extents(32, true), (Shape{32, 1}));
-  EXPECT_EQ(scale_extents(1, true), (Shape{1}));
-  EXPECT_EQ(scale_extents(70, false), (Shape{70, 1}));
-  EXPECT_EQ(scale_extents(kOpenSize, true), (Shape{kOpenSize, 1}));
-  EXPECT_EQ(scale_extents(0, true), (Shape{0, 1}));
+  EXPECT_EQ(scale_extents({1, 1, 70, 1}, 2), (Shape{70, 3, 1}));
+  EXPECT_EQ(scale_extents({1, 1, 1, 64}, 3), (Shape{64, 2, 1}));
+  EXPECT_EQ(scale_extents({1, 1, 32, 1}, 2), (Shape{32, 1}));
+  EXPECT_EQ(scale_extents({1, 1, 1, 1}, 3), (Shape{1}));
+  EXPECT_EQ(scale_extents({70, 64, 1, 1}, 0), (Shape{70, 1}));
+  EXPECT_EQ(scale_extents({70, 64, 1, 1}, 1), (Shape{64, 1}));
+  EXPECT_EQ(scale_extents({1, 1, kOpenSize, 1}, 2), (Shape{kOpenSize, 1}));
+  EXPECT_EQ(scale_extents({1, 1, 0, 1}, 2), (Shape{0, 1}));
+}
+
+/// A cache with scales of rows, or of elements.
+AttentionProblem cache_with(const Shape& of_keys, std::int64_t keys = 70) {
+  AttentionProblem problem;
+  problem.seq_kv = keys;
+  problem.dim_qk = problem.dim_v = 64;
+  problem.dtype = DType::kBF16;
+  problem.dtype_kv = DType::kE4M3;
+  problem.operands = {{"descale_k", DType::kF32, of_keys, {}, false}};
+  return problem;
+}
+
+TEST(BlockScales, OfRowsAreAnotherStructureThanOthers) {
+  const AttentionProblem rows = cache_with({1, 1, 70, 1}), elements = cache_with({1, 1, 70, 64});
+  EXPECT_TRUE(has_row_scales(rows));
+  EXPECT_TRUE(has_row_scales(cache_with({1, 1, 3, 1})));
+  EXPECT_FALSE(has_row_scales(elements));
+  EXPECT_FALSE(has_row_scales(cache_with({})));
+  EXPECT_FALSE(same_structure(rows, elements));
+  EXPECT_NE(structure_key(rows), structure_key(elements));
+  const AttentionProblem longer = cache_with({1, 1, 3, 1}, 90);
+  EXPECT_TRUE(same_structure(rows, longer));
+  EXPECT_EQ(structure_key(rows), structure_key(longer));
+  AttentionProblem both = elements;
+  both.operands.push_back({"descale_v", DType::kF32, {1, 1, 70, 1}, {}, false});
+  EXPECT_FALSE(has_row_scales(both)) << "kernels multiply by both";
 }
 
 TEST(BlockScales, AreThoseOfTheRowsBlockInADenseTensor) {

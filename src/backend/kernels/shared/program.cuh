@@ -156,11 +156,36 @@ template <bool kMasked, bool kCopied = false>
 }
 /*{}*/
 
+// The scale of a row of k or v among block scales of its memory, [batch or pages, KV heads, rows, 1]. Each row has one,
+// or 32 rows share one, or all do.
+SCOREMOD_FUNCTION const float* row_scale_at(const OperandArgument& scales, const TensorArgument& tensor,
+                                            const AttentionArguments& call, int b, int kv_head, int kv) {
+  int first = b, row = kv, rows = call.seq_kv;
+  if (kPaged) {
+    first = clamped(tensor.places[b * tensor.place_batch + kv / kBlockRows * tensor.place_step], 0, tensor.count - 1);
+    row = kv % kBlockRows;
+    rows = kBlockRows;
+  } else if (kRaggedKeys) {
+    first = 0;
+    row = tokens_of(tensor, b).first + kv;
+    rows = tensor.count;
+  }
+  const long long in_head = (scales.extent[2] == rows ? row : row / 32) * scales.stride[2];
+  return (const float*)scales.data + first * scales.stride[0] + kv_head * scales.stride[1] + in_head;
+}
+
 /*{key_factors}*/
 // The scales of a KV head's keys, and of its values: value = stored * scale. With kFloat8Queries score_scale() has that
 // of keys.
 SCOREMOD_FUNCTION float key_factor(const Arguments& p, int kv_head) { return /*{of_keys}*/ 1.0f /*{}*/; }
 SCOREMOD_FUNCTION float value_factor(const Arguments& p, int kv_head) { return /*{of_values}*/ 1.0f /*{}*/; }
+// Where the scales of a key and of its value lie, with kRowScales, whose key_factor() and value_factor() are 1.
+SCOREMOD_FUNCTION const float* key_scale_at(const Arguments& p, int b, int kv_head, int kv) {
+  return /*{key_scale}*/ nullptr /*{}*/;
+}
+SCOREMOD_FUNCTION const float* value_scale_at(const Arguments& p, int b, int kv_head, int kv) {
+  return /*{value_scale}*/ nullptr /*{}*/;
+}
 // The factor that turns a product of q and k into a score. Kernels with kFloat8Queries set it to scale_of_products().
 SCOREMOD_FUNCTION float score_scale(const Arguments& p) { return p.call.scale; }
 // The call's scale times those of FP8 queries and keys, which lie in memory.

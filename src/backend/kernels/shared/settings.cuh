@@ -6,6 +6,8 @@ constexpr bool kFloats = /*{floats}*/ false /*{}*/;  // q, k and v are f32, else
 // The dtype of k and v if it is FP8, which decode kernels take beside a q of 16 bits.
 enum KeyKind { kElementKeys, kE4M3Keys, kE5M2Keys };
 constexpr KeyKind kKeyKind = /*{key_kind}*/ kElementKeys /*{}*/;
+// Whether rows of FP8 keys, or of values, have scales of their own.
+constexpr bool kRowScales = /*{row_scales}*/ false /*{}*/;
 // Whether q has that dtype too. Weights are then rounded to e4m3, in a forward alone.
 constexpr bool kFloat8Queries = /*{float8_queries}*/ false /*{}*/;
 // Tiles and MMAs are f32 if q, k and v are, or if d_o must not be rounded to their dtype.

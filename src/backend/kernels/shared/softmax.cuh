@@ -271,7 +271,8 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
 #pragma unroll 1
     for (int d = 0; d < kDimQk; ++d)
       score = multiply_add(float_of(qs.at(q)[d * qs.dim]), float_of(ks.at(kv)[d * ks.dim]), score);
-    return value_of<true>(p, score * of_keys * score_scale(p), b, h, q, kv);
+    const float of_key = kRowScales ? *key_scale_at(p, b, kv_head, kv) : of_keys;
+    return value_of<true>(p, score * of_key * score_scale(p), b, h, q, kv);
   };
   float largest = -infinity();
   for (int kv = thread; kv < keys; kv += Crew::kCount) largest = f32_max(largest, value_at(kv));
@@ -298,10 +299,11 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
       if (weights[j] < 0.0f) continue;
       sum += weights[j];
       if (kDropout && parts[j] == 0.0f) continue;
+      const float weight = kRowScales ? weights[j] * *value_scale_at(p, b, kv_head, first + j) : weights[j];
 #pragma unroll
       for (int i = 0; i < kDims; ++i) {
         const int d = thread + i * Crew::kCount;
-        if (d < kCtaDimV) output[i] = multiply_add(weights[j], float_of(vs.at(first + j)[d * vs.dim]), output[i]);
+        if (d < kCtaDimV) output[i] = multiply_add(weight, float_of(vs.at(first + j)[d * vs.dim]), output[i]);
       }
     }
   }

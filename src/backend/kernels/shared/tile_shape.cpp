@@ -8,6 +8,7 @@
 #include "backend/kernels/workspace/call.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/problem_topics.hpp"
 
 namespace scoremod::backend::kernels {
@@ -57,7 +58,8 @@ std::vector<UnsupportedReason> problem_objections(const compiler::CompiledProble
   if ((is_float8(dtype) && float8 != Float8::kAll) || (dtype_kv && float8 != Float8::kKeys))
     reasons.push_back(unsupported(
         Rule::kDtype, concat("expected q, k and v in f32, f16 or bf16, found ", to_string(dtype_kv.value_or(dtype)))));
-  object_to_block_scales(problem, reasons);
+  // Kernels that read FP8 keys multiply scores and weights by scales of rows.
+  if (float8 != Float8::kKeys || !problem::has_row_scales(problem)) object_to_block_scales(problem, reasons);
   if (const std::int64_t widest = widest_head(direction); dim_qk > widest || dim_v > widest) {
     reasons.push_back(unsupported(Rule::kHeadDim, concat("expected head dims of at most ", widest, ", found ", dim_qk,
                                                          " of q and k and ", dim_v, " of v")));

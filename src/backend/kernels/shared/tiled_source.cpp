@@ -57,6 +57,7 @@ void set_problem(Holes& holes, const AttentionProblem& problem) {
   holes.set("bf16", flag(half_dtype(problem) == DType::kBF16));
   holes.set("floats", flag(problem.dtype == DType::kF32));
   holes.set("key_kind", key_kind(problem));
+  holes.set("row_scales", flag(problem::has_row_scales(problem)));
   holes.set("float8_queries", flag(is_float8(problem.dtype)));
   holes.set("dim_qk", problem.dim_qk);
   holes.set("index_offsets", flag(problem.index_offsets));
@@ -231,15 +232,31 @@ std::string key_factor_functions(const AttentionProblem& problem) {
   const auto of_tensor = [&](const char* name) {
     return concat("load_constant((const float*)", scale_operand(problem, name), ".data)");
   };
+  const auto at_row = [&](const char* name, const char* tensor) {
+    const std::string operand = scale_operand(problem, name);
+    if (!problem::has_block_scales(problem, name))
+      return concat("(const float*)", operand, ".data + kv_head * ", operand, ".stride[0]");
+    return concat("row_scale_at(", operand, ", p.call.", tensor, ", p.call, b, kv_head, kv)");
+  };
   std::string of_keys = "1.0f", of_values = "1.0f", of_products = "p.call.scale";
+  if (problem::has_row_scales(problem)) {
+    return fill(part(file_text(kProgram), "key_factors"), {{"of_keys", of_keys},
+                                                           {"of_values", of_values},
+                                                           {"key_scale", at_row(problem::kDescaleOfKeys, "k")},
+                                                           {"value_scale", at_row(problem::kDescaleOfValues, "v")},
+                                                           {"scale_of_products", of_products}});
+  }
   if (problem::has_float8_keys(problem)) of_values = of_head(problem::kDescaleOfValues);
   if (of_queries)
     of_products +=
         concat(" * (", of_tensor(problem::kDescaleOfQueries), " * ", of_tensor(problem::kDescaleOfKeys), ")");
   else if (problem.dtype_kv)
     of_keys = of_head(problem::kDescaleOfKeys);
-  return fill(part(file_text(kProgram), "key_factors"),
-              {{"of_keys", of_keys}, {"of_values", of_values}, {"scale_of_products", of_products}});
+  return fill(part(file_text(kProgram), "key_factors"), {{"of_keys", of_keys},
+                                                         {"of_values", of_values},
+                                                         {"key_scale", "nullptr"},
+                                                         {"value_scale", "nullptr"},
+                                                         {"scale_of_products", of_products}});
 }
 
 std::string mask_function(const AttentionProblem& problem, const Program& program, std::span<const NodeId> terms) {

@@ -96,6 +96,20 @@ SCOREMOD_FUNCTION void multiply(Sums<kRowTiles, kColumns>& sums, float factor) {
       for (int e = 0; e < 4; ++e) sums.at[m][n][e] *= factor;
 }
 
+// Multiplies each column of the sums by its factor.
+template <int kRowTiles, int kColumns>
+SCOREMOD_FUNCTION void multiply_columns(Sums<kRowTiles, kColumns>& sums, const float* factors) {
+  const float* const own = factors + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < kColumns / 8; ++n) {
+    const float even = own[n * 8], odd = own[n * 8 + 1];
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums.at[m][n][e] *= e % 2 == 0 ? even : odd;
+  }
+}
+
 SCOREMOD_FUNCTION bool is_finite(float x) { return x - x == 0.0f; }
 
 // Rows below `end` of the sums times a factor of each row, to a tensor.

@@ -7,7 +7,8 @@
 #include "backend/kernels/split_kv/storage.cuh"
 
 // MMAs of a warp on tiles of FP8 keys and values, which become halves between shared memory and the MMA. Halves have
-// every FP8 number. Scales are not in the products: key_factor() and value_factor() of shared/program.cuh.
+// every FP8 number. Scales are not in the products: key_factor() and value_factor() of shared/program.cuh, or, with
+// kRowScales, factors of scores and of weights.
 
 // Bytes from one row of an FP8 tile to the next.
 SCOREMOD_FUNCTION constexpr int float8_row(int dim) { return KeyTile{1, dim, 1}.row_bytes; }
@@ -95,9 +96,8 @@ SCOREMOD_FUNCTION void add_product(Sums<kRowTiles, padded(kDim)>& sums, const Su
 
 constexpr int kTeamWarps = kWarps / kTeams, kTeamThreads = 32 * kTeamWarps;
 constexpr int kKeyBytes = (int)sizeof(KeyElement);
-constexpr KeyTile kKeyTile{kKeys, kDimQk, kKeyBytes}, kValueTile{kKeys, kDimV, kKeyBytes};
-constexpr int kKeyElements = kKeyTile.bytes / kKeyBytes;
-constexpr int kStageElements = kKeyElements + kValueTile.bytes / kKeyBytes;
+constexpr StageStorage kStage{kKeys, kDimQk, kDimV, kKeyBytes, kRowScales};
+constexpr int kStageElements = kStage.bytes / kKeyBytes;
 // Elements from one row of such a tile to the next.
 SCOREMOD_FUNCTION constexpr int key_row_length(int dim) { return KeyTile{1, dim, kKeyBytes}.row_bytes / kKeyBytes; }
 
@@ -147,8 +147,19 @@ SCOREMOD_FUNCTION void load_keys(KeyElement* tile, const RowsOf<KeyElement>& fro
   }
 }
 
-// The team's tiles in shared memory: its rows of q, and its stages, each of k and then v. `warp_row` is the first of
-// the warp's rows.
+// The scales of a tile's keys, and of their values. Those of keys that are not there become 0.
+SCOREMOD_FUNCTION void load_row_scales(float* keys_scales, float* values_scales, const Arguments& p, int b, int kv_head,
+                                       int first, int end, int thread) {
+#pragma unroll 1
+  for (int i = thread; i < kKeys; i += kTeamThreads) {
+    const bool there = first + i < end;
+    const int key = there ? first + i : 0;
+    copy_ahead<4>(keys_scales + i, key_scale_at(p, b, kv_head, key), there ? 4 : 0);
+    copy_ahead<4>(values_scales + i, value_scale_at(p, b, kv_head, key), there ? 4 : 0);
+  }
+}
+
+// The team's tiles in shared memory: its rows of q, and its stages. `warp_row` is the first of the warp's rows.
 struct TeamTiles {
   Half* q;
   KeyElement* stages;
@@ -160,6 +171,10 @@ struct TeamTiles {
         team(threadIdx.x / kTeamThreads),
         thread(threadIdx.x % kTeamThreads),
         warp_row(thread / 32 * kWarpRows) {}
+  SCOREMOD_MEMBER KeyElement* k(int stage) const { return stages + stage * kStageElements; }
+  SCOREMOD_MEMBER KeyElement* v(int stage) const { return k(stage) + kStage.v / kKeyBytes; }
+  SCOREMOD_MEMBER float* key_scales(int stage) const { return (float*)(k(stage) + kStage.key_scales / kKeyBytes); }
+  SCOREMOD_MEMBER float* value_scales(int stage) const { return (float*)(k(stage) + kStage.value_scales / kKeyBytes); }
 };
 
 // Adds the keys that `walk` finds to the team's rows. fill_queries() begins copies of q, and meet_queries() returns
@@ -175,9 +190,11 @@ SCOREMOD_FUNCTION void add_keys(const Arguments& p, const TeamTiles& tiles, cons
   const auto fetch = [&](int stage) {
     int found = -1;
     if (walk.next(p, own.b)) {
-      KeyElement* const k_tile = tiles.stages + stage * kStageElements;
-      load_keys<kDimQk>(k_tile, ks, walk.tile * kKeys, keys, tiles.thread);
-      load_keys<kDimV>(k_tile + kKeyElements, vs, walk.tile * kKeys, keys, tiles.thread);
+      load_keys<kDimQk>(tiles.k(stage), ks, walk.tile * kKeys, keys, tiles.thread);
+      load_keys<kDimV>(tiles.v(stage), vs, walk.tile * kKeys, keys, tiles.thread);
+      if (kRowScales)
+        load_row_scales(tiles.key_scales(stage), tiles.value_scales(stage), p, own.b, own.kv_head, walk.tile * kKeys,
+                        keys, tiles.thread);
       found = walk.tile * 2 + (walk.partial ? 1 : 0);
     }
     return found;
@@ -197,21 +214,25 @@ SCOREMOD_FUNCTION void add_keys(const Arguments& p, const TeamTiles& tiles, cons
     team_barrier<kTeamWarps>(tiles.team);  // k and v are there, and nobody reads the last ones any more
     ahead[kStages - 1] = fetch(stage == 0 ? kStages - 1 : stage - 1);
     end_copies();
-    const KeyElement* const k_tile = tiles.stages + stage * kStageElements;
     Sums<kRowTiles, kKeys> scores;
     scores.clear();
-    add_product_of_rows<kDimQk>(scores, tiles.q + tiles.warp_row * row_length(kDimQk), k_tile);
-    if (kKeyKind != kElementKeys) multiply(scores, of_keys);
+    add_product_of_rows<kDimQk>(scores, tiles.q + tiles.warp_row * row_length(kDimQk), tiles.k(stage));
+    if (kRowScales)
+      multiply_columns(scores, tiles.key_scales(stage));
+    else if (kKeyKind != kElementKeys)
+      multiply(scores, of_keys);
     online_softmax_step(p, scores, rows, ahead[0] % 2 != 0, own.b, own.h, own.first_row() + tiles.warp_row,
                         ahead[0] / 2 * kKeys);
-    add_product<kDimV>(rows.output, scores, k_tile + kKeyElements);
+    if (kRowScales) multiply_columns(scores, tiles.value_scales(stage));
+    add_product<kDimV>(rows.output, scores, tiles.v(stage));
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) ahead[i] = ahead[i + 1];
   }
   wait_for_copies();
 }
 
-constexpr DecodeStorage kDecodeStorage{kDimQk, kDimV, kQueries, kKeys, kStages, kTeams, kThreads, kKeyBytes};
+constexpr DecodeStorage kDecodeStorage{kDimQk, kDimV,    kQueries,  kKeys,     kStages,
+                                       kTeams, kThreads, kKeyBytes, kRowScales};
 
 /*{kernel split_kv_decode}*/
 SCOREMOD_KERNEL(kThreads, kBlocks) split_kv_decode(SCOREMOD_ARGUMENT p) {

@@ -103,7 +103,9 @@ double memory_time(const AttentionProblem& p, const SplitKvShape& shape, const M
                    const DeviceRates& rates) {
   const double rows = static_cast<double>(p.batch * p.heads_kv * p.seq_kv);
   const auto row_tiles = static_cast<double>(split_kv_row_tiles(shape, p));
-  double bytes = shape.key_bytes * rows * read_dims(p, shape) * mask.run * (1 + kReadAgain * (row_tiles - 1));
+  double of_row = shape.key_bytes * read_dims(p, shape);
+  if (shape.row_scales) of_row += 2 * sizeof(float);
+  double bytes = rows * of_row * mask.run * (1 + kReadAgain * (row_tiles - 1));
   // The part of a tile's rows that the problem fills.
   const std::int64_t packed_rows = p.heads_q / p.heads_kv * p.seq_q;
   const double filled = static_cast<double>(packed_rows) / (row_tiles * shape.queries);

@@ -25,12 +25,13 @@ extern const KernelFamily kSplitKvFamily;
 
 /// The shape of a decode forward.
 struct SplitKvShape : TileShape {
-  bool hopper = false;  ///< by WGMMA and TMA, else by mma.sync and cp.async
-  bool wide = false;    ///< of `hopper`: two warpgroups have half of v's dims each, and a third one loads keys
-  int teams = 1;        ///< parts of a CTA's warps that have the same rows and different keys
-  int splits = 1;       ///< split-KV: CTAs that share the keys of a head; an argument of the kernels
-  int stages = 2;       ///< the tiles that a team has room for
-  int key_bytes = 2;    ///< of a number of k or v, which may be FP8
+  bool hopper = false;      ///< by WGMMA and TMA, else by mma.sync and cp.async
+  bool wide = false;        ///< of `hopper`: two warpgroups have half of v's dims each, and a third one loads keys
+  int teams = 1;            ///< parts of a CTA's warps that have the same rows and different keys
+  int splits = 1;           ///< split-KV: CTAs that share the keys of a head; an argument of the kernels
+  int stages = 2;           ///< the tiles that a team has room for
+  int key_bytes = 2;        ///< of a number of k or v, which may be FP8
+  bool row_scales = false;  ///< rows of FP8 keys or values have scales of their own
   /// CTAs of a persistent kernel, as many as a device runs at once; 0 if each has one split. The number is an argument
   /// of the kernels, but whether it is 0 is compiled in.
   int persistent_ctas = 0;

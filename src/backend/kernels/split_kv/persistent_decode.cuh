@@ -6,8 +6,8 @@
 #include "backend/kernels/split_kv/decode.cuh"
 #include "backend/kernels/split_kv/key_shares.cuh"
 
-constexpr PersistentDecodeStorage kPersistentStorage{kDimQk,  kDimV,  kQueries, kKeys,
-                                                     kStages, kTeams, kThreads, kKeyBytes};
+constexpr PersistentDecodeStorage kPersistentStorage{kDimQk, kDimV,    kQueries,  kKeys,     kStages,
+                                                     kTeams, kThreads, kKeyBytes, kRowScales};
 static_assert(sizeof(OpenTile) <= kPersistentStorage.open_tile_bytes, "as storage.cuh has it");
 static_assert(kPersistentStorage.ring_bytes >= 2 * kTeamThreads * (int)sizeof(float),
               "forward_row() has room in a ring");

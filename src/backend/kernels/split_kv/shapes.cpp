@@ -6,6 +6,7 @@
 #include "backend/kernels/workspace/call.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
+#include "problem/implied_operands.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -49,6 +50,7 @@ bool fits_registers(const SplitKvShape& shape, std::int64_t dim_v) {
 SplitKvShape shape_for(const AttentionProblem& problem) {
   SplitKvShape shape;
   shape.key_bytes = static_cast<int>(size_of(problem::dtype_of(problem, problem::TensorRole::kK)));
+  shape.row_scales = problem::has_row_scales(problem);
   shape.value_parts = value_parts_of(problem.dim_v);
   return shape;
 }
@@ -231,6 +233,10 @@ std::vector<UnsupportedReason> wide_split_kv_objections(const AttentionProblem& 
 std::vector<UnsupportedReason> split_kv_objections(const AttentionProblem& problem) {
   if (problem.dtype == DType::kF32)
     return {unsupported(Rule::kDtype, "split-KV kernels: expected q, k and v in f16 or bf16, found f32")};
+  // A weight times the scale of its value is rounded to the queries' dtype, and f16 has no room for small scales.
+  if (problem.dtype == DType::kF16 && problem::has_row_scales(problem))
+    return {unsupported(Rule::kBlockScales,
+                        "split-KV kernels: expected bf16 queries where rows of k or v have scales, found f16")};
   if (problem.seq_q <= kMaxQueries) return {};
   return {unsupported(Rule::kEngineRefused,
                       concat("split-KV kernels: expected at most ", kMaxQueries, " queries, found ", problem.seq_q))};
@@ -255,12 +261,19 @@ std::size_t split_kv_shared_bytes(const SplitKvShape& shape, std::int64_t dim_qk
     return storage.bytes;
   }
   if (shape.persistent_ctas > 0) {
-    const device::PersistentDecodeStorage storage{qk,           v,           shape.queries,   shape.keys,
-                                                  shape.stages, shape.teams, shape.threads(), shape.key_bytes};
+    const device::PersistentDecodeStorage storage{qk,
+                                                  v,
+                                                  shape.queries,
+                                                  shape.keys,
+                                                  shape.stages,
+                                                  shape.teams,
+                                                  shape.threads(),
+                                                  shape.key_bytes,
+                                                  shape.row_scales};
     return storage.bytes;
   }
-  const device::DecodeStorage storage{qk,           v,           shape.queries,   shape.keys,
-                                      shape.stages, shape.teams, shape.threads(), shape.key_bytes};
+  const device::DecodeStorage storage{
+      qk, v, shape.queries, shape.keys, shape.stages, shape.teams, shape.threads(), shape.key_bytes, shape.row_scales};
   return storage.bytes;
 }
 

@@ -22,18 +22,32 @@ struct KeyTile {
   int bytes = rows * row_bytes;
 };
 
+// A stage of a ring: tiles of keys and of their values, and scales of these where rows have their own.
+struct StageStorage {
+  int keys, dim_qk, dim_v, key_bytes;
+  bool row_scales;
+  KeyTile k_tile{keys, dim_qk, key_bytes}, v_tile{keys, dim_v, key_bytes};
+
+  int k = 0;
+  int v = k + k_tile.bytes;
+  int key_scales = v + v_tile.bytes;
+  int value_scales = key_scales + (row_scales ? keys * (int)sizeof(float) : 0);
+  int bytes = value_scales + (row_scales ? keys * (int)sizeof(float) : 0);
+};
+
 struct DecodeStorage {
   int dim_qk, dim_v, queries, keys, stages, teams, threads, key_bytes;
+  bool row_scales;
 
   PaddedTile q_tile{queries, dim_qk, 2};
-  KeyTile k_tile{keys, dim_qk, key_bytes}, v_tile{keys, dim_v, key_bytes};
   PartialStorage part{queries, dim_v};
-  int stage_bytes = k_tile.bytes + v_tile.bytes, ring_bytes = stages * stage_bytes;
+  StageStorage stage{keys, dim_qk, dim_v, key_bytes, row_scales};
+  int ring_bytes = stages * stage.bytes;
   int rings_bytes = teams * ring_bytes, parts_bytes = teams * part.bytes;
   int row_again_bytes = 2 * threads * (int)sizeof(float);  // of forward_row()
 
   int q = 0;
-  int rings = q + q_tile.bytes;  // of all teams; a stage is k, then v
+  int rings = q + q_tile.bytes;  // of all teams
   int parts = rings;
   int end = rings + (rings_bytes > parts_bytes ? rings_bytes : parts_bytes);
   size_t bytes = end > row_again_bytes ? end : row_again_bytes;
@@ -43,11 +57,12 @@ struct DecodeStorage {
 // partial takes. `sums` are of chunks, one for each thread. `open_tiles` are the tiles that teams share.
 struct PersistentDecodeStorage {
   int dim_qk, dim_v, queries, keys, stages, teams, threads, key_bytes;
+  bool row_scales;
 
   PaddedTile q_tile{queries, dim_qk, 2};
-  KeyTile k_tile{keys, dim_qk, key_bytes}, v_tile{keys, dim_v, key_bytes};
   PartialStorage part{queries, dim_v};
-  int stages_bytes = stages * (k_tile.bytes + v_tile.bytes);
+  StageStorage stage{keys, dim_qk, dim_v, key_bytes, row_scales};
+  int stages_bytes = stages * stage.bytes;
   int ring_bytes = stages_bytes > part.bytes ? stages_bytes : part.bytes;
   int open_tile_bytes = 40;
 

@@ -112,10 +112,19 @@ TEST_P(PersistentSplitKv, AreRight) {
 }
 /// CTAs have several tiles each, a tile, or a part of one; teams are of one warp, or of two.
 const ShapedCase kShapedCases[] = {
-    {"decode, pages", 16, 1},           {"decode, pages", 64, 3},        {"decode, pages by heads", 32, 2},
-    {"decode, large pages", 16, 7},     {"decode, large pages", 32, 40}, {"decode, ragged", 16, 2},
-    {"decode, ragged", 64, 5},          {"decode, FP8 pages", 16, 3},    {"decode, large FP8 pages", 64, 4},
+    {"decode, pages", 16, 1},
+    {"decode, pages", 64, 3},
+    {"decode, pages by heads", 32, 2},
+    {"decode, large pages", 16, 7},
+    {"decode, large pages", 32, 40},
+    {"decode, ragged", 16, 2},
+    {"decode, ragged", 64, 5},
+    {"decode, FP8 pages", 16, 3},
+    {"decode, large FP8 pages", 64, 4},
     {"decode, ragged FP8 keys", 32, 2},
+    {"decode, scales of rows of FP8 pages", 16, 3},
+    {"decode, scales of blocks of large FP8 pages", 64, 4},
+    {"decode, scales of ragged FP8 values", 32, 2},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, PersistentSplitKv, ::testing::ValuesIn(kShapedCases));
 

@@ -95,6 +95,10 @@ const ShapedCase kShapedCases[] = {
     {"decode, narrow FP8 keys and wide values", 64},
     {"decode, FP8 pages", 16},
     {"decode, ragged FP8 keys", 32},
+    {"decode, scales of FP8 rows", 32},
+    {"decode, scales of rows of FP8 pages", 16},
+    {"decode, scales of blocks of large FP8 pages", 64},
+    {"decode, scales of ragged FP8 values", 16},
     {"decode, narrow keys and wide values", 64},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, SplitKv, ::testing::ValuesIn(kShapedCases));
@@ -121,8 +125,9 @@ TEST(SplitKvInOneShare, AreRight) {
 }
 
 TEST(SplitKvWithInfinitiesAndNan, AreRight) {
-  for (const auto& [name, rows] : {ShapedCase{"decode, one key", 32}, ShapedCase{"decode, mask by the score", 64},
-                                   ShapedCase{"decode, FP8 keys under f16", 16}}) {
+  for (const auto& [name, rows] :
+       {ShapedCase{"decode, one key", 32}, ShapedCase{"decode, mask by the score", 64},
+        ShapedCase{"decode, FP8 keys under f16", 16}, ShapedCase{"decode, scales of FP8 rows", 16}}) {
     const checking::CheckCase test = case_of(name);
     SCOPED_TRACE(test.name);
     test::expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), shape_of(test.problem, rows)));
@@ -176,6 +181,15 @@ const PlantedFault kPlantedFaults[] = {
     {"ATileOfAnotherPage", "decode, large pages", {"* at = from.at(first) + row", "* at = from.at(0) + row"}},
     {"LseByHeads", "decode, ragged", {"+ q) * call.heads_q + h", "+ q) + h * call.seq_q"}},
     {"BandFromAnotherRow", "a window at a position", {"first_q + call.lowest", "first_q + call.lowest + 64"}},
+    {"ScalesOfAnotherColumn", "decode, scales of FP8 rows", {"factors + threadIdx.x % 4 * 2", "factors"}},
+    {"ValuesWithoutScales",
+     "decode, scales of FP8 rows",
+     {"if (kRowScales) multiply_columns(scores, tiles.value_scales(stage));", ""}},
+    {"ScalesOfAPagesFirstRow", "decode, scales of rows of FP8 pages", {"row = kv % kBlockRows;", "row = 0;"}},
+    {"ScalesOfAnotherBlock", "decode, scales of blocks of large FP8 pages", {"row : row / 32", "row : row / 64"}},
+    {"ScalesOfAnotherSequence",
+     "decode, scales of ragged FP8 values",
+     {"row = tokens_of(tensor, b).first + kv", "row = kv"}},
 };
 INSTANTIATE_TEST_SUITE_P(Faults, SplitKvFaults, ::testing::ValuesIn(kPlantedFaults),
                          [](const auto& fault) { return std::string(fault.param.name); });
