@@ -4,7 +4,7 @@
 usage: PYTHONPATH=python python bench/serving/beside_fa3.py REPORT.json [--seconds N]
 
 A row's `ms` is scoremod's time in that report, scaled by the ratio of FlashAttention-3 to scoremod here; their own times are `reference_ms` and
-`ours_ms`. FlashAttention-3 is told how many parts to split keys into, and the fastest number is taken. flash_attn3_jax's wheel is made for
+`ours_ms`. FlashAttention-3 is told its number of splits (split-KV), of which the fastest is taken. flash_attn3_jax's wheel is made for
 Hopper and head dim 128, and takes batches whose sequences have as many queries each.
 """
 

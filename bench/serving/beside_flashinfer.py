@@ -4,9 +4,9 @@
 usage: PYTHONPATH=python python bench/serving/beside_flashinfer.py REPORT.json [--device cuda|cpu] [--part N] [--seconds N] [--seed N] [--cases A;B]
 
 Both read the same pages, which are in random order. FlashInfer's plan() is made before: its times are those of run(), and `plan_ms` is the
-host's for one plan(). Sampled rows of each are held to float64 attention. A row has the rate of the keys and values that a batch reads, as a
-part of the rate of a copy (its bytes are read and written), and the rate of arithmetic. beside_fa3.py adds FlashAttention-3. A REPORT.json that exists
-is continued. --part divides sizes, for machines without a GPU.
+host's for one plan(). Sampled rows of each are held to float64 attention. `of_copy` is the rate at which a batch's keys and values are read, as a
+part of a copy's, whose bytes are read and written. `tflops` is the rate of arithmetic. beside_fa3.py adds FlashAttention-3. A REPORT.json that
+exists is continued. --part divides sizes, for machines without a GPU.
 """
 
 import argparse

@@ -28,5 +28,13 @@ def is_bottom_right(q_start):
     return isinstance(q_start, str)
 
 
+def without_needless_mask(mask_mod: Any, queries: Any) -> Any:
+    """The mask of a call whose queries end where their keys do; none for a causal one of sequences with one query at most, which sees all keys.
+
+    So a step of decoding evaluates no mask. queries: how many each sequence has at most, which may be an open size.
+    """
+    return None if mask_mod is causal and isinstance(queries, int) and queries == 1 else mask_mod
+
+
 def causal(b, h, q_idx, kv_idx):
     return q_idx >= kv_idx

@@ -157,3 +157,9 @@ def test_bad_arguments_are_named():
 def test_it_is_explained():
     text = str(explain(*draw(FORMATS[0]), score_mod))
     assert "e4m3" in text
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
+def test_a_query_of_few_dimensions_is_refused(shape):
+    with pytest.raises(scoremod.InvalidArgumentError, match="query: expected 4 dimensions in the order BSHD"):
+        flex_attention(jnp.zeros(shape, jnp.float8_e4m3fn), *(jnp.zeros((1, 0, 2, 8), jnp.float8_e4m3fn) for _ in range(2)))

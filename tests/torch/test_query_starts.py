@@ -1,5 +1,6 @@
 """q_start=: where each batch's queries begin in its sequence, in whatever way the call is made; and offsets, which come with the call."""
 
+import itertools
 import random as pseudo_random
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 import scoremod
 from scoremod import Offsets
-from scoremod.torch import eager_calls, flex_attention
+from scoremod.torch import eager_calls, explain, flex_attention
 
 B, H, D = 3, 2, 8
 pytestmark = pytest.mark.usefixtures("nothing_compiled")
@@ -214,3 +215,26 @@ def test_more_entries_than_heads_stay_refused(random):
     slopes = torch.randn(H + 1, generator=random)
     with pytest.raises(scoremod.InvalidArgumentError, match="indexed .* by h: expected a size of 2"):
         flex_attention(*tensors(random, 2, 5), lambda score, b, h, q_idx, kv_idx: score * slopes[h], q_start=3)
+
+
+def test_a_step_of_decoding_has_no_mask():
+    """The only query of a sequence sees all of its keys, so that no mask is evaluated and no position is computed. With score functions positions stay."""
+    pages, table, lengths = torch.randn(6, 2, 4, 8), torch.tensor([[1, 5], [0, 2]]), torch.tensor([7, 3])
+    one, two = torch.randn(2, 2, 1, 8), torch.randn(2, 2, 2, 8)
+    options = {"page_table": table, "lengths": lengths}
+
+    def kinds(query, score_mod=None, mask_mod="causal_bottom_right", **options):
+        return str(explain(query, pages, pages, score_mod, mask_mod=mask_mod, **options))
+
+    assert "mask: padding" in kinds(one, **options)
+    assert "mask: general" in kinds(two, **options)
+    # A function of the user's is what it says.
+    assert "mask: general" in kinds(one, mask_mod=lambda b, h, q, kv: q >= kv, q_start="bottom_right", **options)
+
+    def slope(score, b, h, q, kv):
+        return score + 0.1 * (kv - q)
+
+    for query, score_mod in itertools.product((one, two), (None, slope)):
+        found = flex_attention(query, pages, pages, score_mod, mask_mod="causal_bottom_right", **options)
+        expected = flex_attention(query, pages, pages, score_mod, mask_mod=lambda b, h, q, kv: q >= kv, q_start="bottom_right", **options)
+        torch.testing.assert_close(found, expected)

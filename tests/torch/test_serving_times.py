@@ -10,8 +10,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench" / "serving"))
 
-import batches  # noqa: E402
-import beside_flashinfer  # noqa: E402
+import batches
+import beside_flashinfer
 
 SMALL = batches.batches(5, part=512)
 COPIED = 1e9

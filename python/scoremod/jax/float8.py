@@ -94,7 +94,7 @@ def block_letters(factors, tensors):
 
 def _bound(factor, layout, shape):
     """A factor as the problem has it: block scales in the order batch, heads, sequence, dim."""
-    if factor.ndim != len(shape):
+    if factor.ndim == 0 or factor.ndim != len(shape):
         return factor
     if layout == "THD":
         return jnp.moveaxis(factor, 1, 0)[None]

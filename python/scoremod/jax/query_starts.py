@@ -8,7 +8,7 @@ from scoremod.call_spec import checked_start, wrong_start
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.arrays import array_of, host_numbers, whole
 from scoremod.jax.lengths_and_sinks import checked_lengths
-from scoremod.query_positions import is_bottom_right
+from scoremod.query_positions import is_bottom_right, without_needless_mask
 from scoremod.sizes import sizes_of
 from scoremod.user_functions import check_callable
 
@@ -16,7 +16,11 @@ from scoremod.user_functions import check_callable
 def started(q_start, query, key, layout, placed, lengths, score_mod, mask_mod):
     """(score_mod, mask_mod) of indices, for functions of positions. placed: the Sequences, Pages or MixedBatch; None for dense tensors."""
     batch = sizes_of(layout, query, key, key, may_be_empty=True).batch if placed is None else placed.batch
-    start = _at_the_end(query, key, layout, placed, lengths, batch) if is_bottom_right(q_start) else _given(q_start, batch)
+    if is_bottom_right(q_start):
+        start, queries = _at_the_end(query, key, layout, placed, lengths, batch)
+        mask_mod = without_needless_mask(mask_mod, queries)
+    else:
+        start = _given(q_start, batch)
     for name, function in (("score_mod", score_mod), ("mask_mod", mask_mod)):
         if function is not None:
             check_callable(name, function)
@@ -47,7 +51,10 @@ def _given(q_start, batch):
 
 
 def _at_the_end(query, key, layout, placed, lengths, batch):
-    """How many more keys than queries each sequence has, int32 [batch]; one number where all have as many. Below 0 where there are more queries."""
+    """(how many more keys than queries each sequence has, int32 [batch], or one number where all have as many; how many queries, if all have as many).
+
+    The former is below 0 where there are more queries.
+    """
     of_queries, of_keys = checked_lengths(lengths, batch) if lengths is not None else (None, None)
     queries, keys = placed.counts() if placed is not None else (None, None)
     if of_queries is not None:
@@ -59,4 +66,4 @@ def _at_the_end(query, key, layout, placed, lengths, batch):
     elif keys is None:
         keys = key.shape[layout.index("S")]
     start = keys - queries
-    return start if isinstance(start, int) else jnp.asarray(start, jnp.int32)
+    return start if isinstance(start, int) else jnp.asarray(start, jnp.int32), queries

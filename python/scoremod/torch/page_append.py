@@ -130,7 +130,7 @@ def quantized(name, new, pool, descale):
 
 
 def _written(k_pages, v_pages, key, value, rank, descale_k, descale_v):
-    """What Places.write() takes of a step: the pages with their new numbers, and scales of tokens with theirs."""
+    """The pages with their new numbers, and scales of tokens with theirs, as Places.write() takes them."""
     _check_shapes(k_pages, v_pages, key, value, rank)
     written, scales = [], []
     for name, pool, new, descale in (("descale_k", k_pages, key, descale_k), ("descale_v", v_pages, value, descale_v)):

@@ -7,7 +7,7 @@ import torch
 
 from scoremod.call_spec import NO_OFFSETS, Offsets, check_offsets, checked_start, wrong_start
 from scoremod.errors import InvalidArgumentError
-from scoremod.query_positions import is_bottom_right
+from scoremod.query_positions import is_bottom_right, without_needless_mask
 from scoremod.torch.call import check_places, check_rank
 from scoremod.torch.checked_integers import checked_starts
 from scoremod.torch.dtensors import is_sharded
@@ -31,7 +31,11 @@ def started(q_start, query, key, sequences: SequenceArguments, score_mod, mask_m
     if is_bottom_right(q_start):
         if offsets is not NO_OFFSETS:
             raise InvalidArgumentError(f'q_start="{q_start}": expected no offsets beside it, found {offsets!r:.100}; give q_start as numbers')
-        q_start = _at_the_end(query, key, q_offsets, kv_offsets, page_table, lengths, batch)
+        counts = _counts(query, key, q_offsets, kv_offsets, page_table, lengths, batch)
+        mask_mod = without_needless_mask(mask_mod, query.shape[-2] if q_offsets is None else None)
+        if score_mod is None and mask_mod is None:
+            return None, None, offsets, False
+        q_start = _difference(*counts, batch, query)
         if isinstance(q_start, torch.Tensor):
             return *_at(q_start, score_mod, mask_mod), offsets, False
     if any(Offsets(*offsets)[2:3]):
@@ -68,13 +72,18 @@ def _integers(name, tensor, query, batch):
     return numbers
 
 
-def _at_the_end(query, key, q_offsets, kv_offsets, page_table, lengths, batch):
-    """The q_start with which queries end where their keys do, below 0 where there are more queries: an integer from 0 on, or int32 [batch]."""
+def _counts(query, key, q_offsets, kv_offsets, page_table, lengths, batch):
+    """How many keys and how many queries the sequences have: int32 [batch], or one number for all."""
     of_queries, of_keys = lengths if isinstance(lengths, (tuple, list)) and len(lengths) == 2 else (None, lengths)
     queries = _count(query, q_offsets, of_queries, batch, "q_offsets")
     if of_keys is None and page_table is not None:
         raise InvalidArgumentError("page_table: expected lengths of the keys beside it, found none; give lengths=, of each batch")
     keys = _count(query, q_offsets if kv_offsets is None and page_table is None else kv_offsets, of_keys, batch, "kv_offsets", key)
+    return keys, queries
+
+
+def _difference(keys, queries, batch, query):
+    """The q_start with which queries end where their keys do, below 0 where there are more queries: an integer from 0 on, or int32 [batch]."""
     start = keys - queries
     if isinstance(start, torch.Tensor) or start >= 0:
         return start

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "analysis/dependence.hpp"
@@ -22,6 +23,8 @@ constexpr std::int64_t kRows = 8, kBoxes = 128;
 constexpr double kEven = 1.25;
 /// Rows that run more than this times the mean are few: under a causal mask the longest runs twice as much.
 constexpr double kMostEven = 2.5;
+
+constexpr std::int64_t kDecodeQueries = 64;
 
 /// Assumptions about tiles that only the contents of operands can decide: the part that usually runs, and the part of
 /// that which runs in full.
@@ -113,6 +116,41 @@ bool ends_sequence(const AttentionProblem& p, const Program& program, const mask
   return next.op == Op::kAdd && (adds(next.args[0], next.args[1]) || adds(next.args[1], next.args[0]));
 }
 
+/// The conditions that a mask joins by AND.
+void collect_conditions(const Program& program, NodeId id, std::vector<NodeId>& conditions) {
+  const Node& node = program.nodes()[id];
+  if (node.op != Op::kAnd) return conditions.push_back(id);
+  collect_conditions(program, node.args[0], conditions);
+  collect_conditions(program, node.args[1], conditions);
+}
+
+/// Whether an integer is a query's index plus something that does not vary with it. Modulo 2^32 it then grows by one
+/// from query to query, and wraps at most once among a tile's.
+bool follows_query(const Program& program, const std::vector<analysis::Dependence>& on, NodeId id) {
+  const Node& node = program.nodes()[id];
+  if (node.op == Op::kQueryIdx) return true;
+  const auto is_constant = [&](NodeId x) { return !on[x].on(Axis::kQuery) && !on[x].score; };
+  if (node.type != Type::kI32 || (node.op != Op::kAdd && node.op != Op::kSub)) return false;
+  const auto [x, y] = std::pair(node.args[0], node.args[1]);
+  if (is_constant(y)) return follows_query(program, on, x);
+  return node.op == Op::kAdd && is_constant(x) && follows_query(program, on, y);
+}
+
+/// Whether all conditions are of a key and its batch and head alone, or keep keys up to a diagonal. The other side is
+/// the key's index itself, which is far from where integers wrap.
+bool grows_with_query(const Program& program, const std::vector<analysis::Dependence>& on) {
+  std::vector<NodeId> conditions;
+  collect_conditions(program, program.keep(), conditions);
+  return std::ranges::all_of(conditions, [&](NodeId id) {
+    if (!on[id].on(Axis::kQuery)) return !on[id].score;
+    const Node& node = program.nodes()[id];
+    const bool is_upper = node.op == Op::kLe || node.op == Op::kLt, is_lower = node.op == Op::kGe || node.op == Op::kGt;
+    if (!is_upper && !is_lower) return false;
+    const NodeId key = node.args[is_upper ? 0 : 1], diagonal = node.args[is_upper ? 1 : 0];
+    return program.nodes()[key].op == Op::kKeyIdx && follows_query(program, on, diagonal);
+  });
+}
+
 /// The knowledge of a direction that has a mask.
 MaskKnowledge find_knowledge(const compiler::CompiledProblem& problem, Direction direction) {
   const Program& program = program_of(problem, direction);
@@ -124,6 +162,7 @@ MaskKnowledge find_knowledge(const compiler::CompiledProblem& problem, Direction
   knowledge.kind = on[program.keep()].score ? MaskKnowledge::Kind::kScore : MaskKnowledge::Kind::kList;
   if (knowledge.kind == MaskKnowledge::Kind::kList) {
     knowledge.terms = {program.keep()};
+    knowledge.grows_with_query = grows_with_query(program, on);
   } else {
     for (const masks::MaskTerm& term : mask.terms)
       if (!on[term.node].score) knowledge.terms.push_back(term.node);
@@ -183,7 +222,9 @@ MaskWork mask_work(const compiler::CompiledProblem& compiled, Direction directio
   }
   const bool few_longest = most > kMostEven * (full + mixed);
   if (!analysis::keep_reads_operands(program)) return {full + mixed, mixed, uneven, few_longest};
-  Usual of_kind = usual(kind);
+  // Decode queries, which stand at their keys' end, see most of them.
+  const bool is_decode = compiled.problem.seq_q <= kDecodeQueries && mask_knowledge(compiled, direction).grows_with_query;
+  Usual of_kind = usual(is_decode ? MaskKind::kPadding : kind);
   if (const double filled = filled_part(compiled.problem); filled < 1) of_kind = {filled, kWithinSequences};
   return {full + mixed * of_kind.run, mixed * of_kind.run * (1 - of_kind.full), uneven, few_longest};
 }

@@ -30,6 +30,9 @@ struct MaskKnowledge {
   bool has_states() const { return !terms.empty(); }
   /// The axes whose indices the states differ along.
   bool varies_with_batch = false, varies_with_head = false, varies_with_query = false;
+  /// A query keeps all keys that an earlier one of its head keeps, as below a diagonal. Some kernels look at the first
+  /// and the last of a tile's queries alone then.
+  bool grows_with_query = false;
   /// The states are the same in every call, because the terms read no runtime arguments.
   bool same_in_every_call = false;
 };

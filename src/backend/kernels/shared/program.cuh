@@ -179,7 +179,7 @@ SCOREMOD_FUNCTION const float* row_scale_at(const OperandArgument& scales, const
 // of keys.
 SCOREMOD_FUNCTION float key_factor(const Arguments& p, int kv_head) { return /*{of_keys}*/ 1.0f /*{}*/; }
 SCOREMOD_FUNCTION float value_factor(const Arguments& p, int kv_head) { return /*{of_values}*/ 1.0f /*{}*/; }
-// Where the scales of a key and of its value lie, with kRowScales, whose key_factor() and value_factor() are 1.
+// The scales of a key and of its value in memory, with kRowScales, whose key_factor() and value_factor() are 1.
 SCOREMOD_FUNCTION const float* key_scale_at(const Arguments& p, int b, int kv_head, int kv) {
   return /*{key_scale}*/ nullptr /*{}*/;
 }

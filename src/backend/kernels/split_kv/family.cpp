@@ -92,8 +92,10 @@ double longest_by_mean(const AttentionProblem& p) {
 }
 
 /// How much longer a kernel takes whose CTAs take even shares of all keys.
-double even_shares(const masks::MaskClass& mask) {
-  const bool of_lengths_alone = mask.kind != masks::MaskKind::kGeneral && mask.kind != masks::MaskKind::kDocuments;
+double even_shares(const compiler::CompiledProblem& problem) {
+  const masks::MaskClass& mask = problem.forward.mask;
+  const bool of_lengths_alone = (mask.kind != masks::MaskKind::kGeneral && mask.kind != masks::MaskKind::kDocuments) ||
+                                mask_knowledge(problem, Direction::kForward).grows_with_query;
   const bool has_window = mask.band && mask.band->left;
   return of_lengths_alone && !has_window ? kPersistent : kPersistentOfPartialTiles;
 }
@@ -225,7 +227,7 @@ Prediction split_kv_time(const compiler::CompiledProblem& problem, const SplitKv
   const Rounds rounds(blocks, rates.multiprocessors * shape.blocks);
   const double keys = static_cast<double>(p.seq_kv) * tiles / blocks;
   // CTAs of the longest sequence go on when others have ended: all take as long as if every sequence were as long.
-  const double uneven = persistent ? even_shares(problem.forward.mask) : longest_by_mean(p);
+  const double uneven = persistent ? even_shares(problem) : longest_by_mean(p);
   const double compute = compute_time(problem, shape, mask, keys, rounds, rates) * uneven;
   const double memory = memory_time(p, shape, mask, rates) * uneven;
   const auto rows = static_cast<double>(std::min<std::int64_t>(p.heads_q / p.heads_kv * p.seq_q, shape.queries));

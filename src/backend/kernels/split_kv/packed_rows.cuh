@@ -86,15 +86,17 @@ struct KeyWalk {
     if (kMask == kListedMask && some != 0) look_closely(p, b);
   }
   // Evaluates the mask until every tile is known to have a kept key and a masked one. It does so once for all queries
-  // if the mask is the same for them, as lengths are. Tiles without a masked key take longest.
+  // if the mask is the same for them, as lengths are, and twice if it grows with them, as below a diagonal. Tiles
+  // without a masked key take longest.
   SCOREMOD_MEMBER void look_closely(const Arguments& p, int b) {
     constexpr int kTogether = kKeys < 32 ? kKeys : 32;
     constexpr unsigned kAll = kTogether == 32 ? ~0u : (1u << kTogether % 32) - 1u;
     const int lane = threadIdx.x % 32, last_head = h + (kMaskVariesWithHead ? p.call.group - 1 : 0);
     const int last = kMaskVariesWithQuery ? last_q : first_q;
+    const int step = kMaskGrowsWithQuery && last > first_q ? last - first_q : 1;
     unsigned kept = 0, masked = 0;
     for (int head = h; head <= last_head; ++head) {
-      for (int q = first_q; q <= last; ++q) {
+      for (int q = first_q; q <= last; q += step) {
 #pragma unroll
         for (int i = 0; i < 64; i += 32) {
           const int kv = chunk * 64 + i + lane;

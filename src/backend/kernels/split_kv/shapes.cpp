@@ -16,6 +16,7 @@ constexpr std::int64_t kMaxQueries = 64;
 constexpr std::array<int, 3> kRows{16, 32, 64};
 /// Sums of 32 rows of a wider output would not fit into a warp's registers.
 constexpr std::int64_t kWidestOfTwoRowTiles = 128;
+constexpr int kFewestKeys = 16;
 constexpr int kMaxWarps = 8, kMaxStages = 6, kMinStages = 2;
 /// Keys that a team takes at once, before others' begin.
 constexpr std::int64_t kChunk = 64;
@@ -60,7 +61,7 @@ SplitKvShape split_kv_cut(int rows, const AttentionProblem& problem) {
   SplitKvShape shape = shape_for(problem);
   shape.queries = rows;
   shape.row_tiles = rows > 16 && value_dims(shape, problem.dim_v) <= kWidestOfTwoRowTiles ? 2 : 1;
-  shape.keys = rows == 64 && shape.row_tiles == 2 ? 32 : 16;
+  shape.keys = rows == 64 && shape.row_tiles == 2 ? 32 : kFewestKeys;
   return shape;
 }
 
@@ -139,17 +140,22 @@ SplitKvShape split_kv_at_sizes(SplitKvShape shape, const AttentionProblem& probl
 std::vector<SplitKvShape> persistent_split_kv_shapes(const AttentionProblem& problem, const DeviceProperties& device) {
   std::vector<SplitKvShape> shapes;
   if (!has_lengths_in_memory(problem)) return shapes;
-  for (const int rows : kRows) {
-    const SplitKvShape cut = split_kv_cut(rows, problem);
-    const int team_warps = rows / (16 * cut.row_tiles);
+  const auto add = [&](const SplitKvShape& cut) {
+    const int team_warps = cut.queries / (16 * cut.row_tiles);
     for (int warps = kMaxWarps; warps >= team_warps; warps -= team_warps) {
       SplitKvShape shape = cut;
       shape.warps = warps;
       shape.teams = warps / team_warps;
-      if (!make_persistent(shape, problem, device)) continue;
-      shapes.push_back(shape);
-      break;
+      if (make_persistent(shape, problem, device)) return shapes.push_back(shape);
     }
+  };
+  for (const int rows : kRows) {
+    SplitKvShape cut = split_kv_cut(rows, problem);
+    add(cut);
+    if (cut.keys == kFewestKeys) continue;
+    // With some masks ptxas spills in the larger tiles, and these come next.
+    cut.keys = kFewestKeys;
+    add(cut);
   }
   return shapes;
 }

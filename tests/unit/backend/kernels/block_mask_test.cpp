@@ -319,6 +319,31 @@ TEST(BlockMasks, OfVarlenSequencesAreNotFoundWhereOffsetsAloneTellThem) {
   EXPECT_TRUE(knowledge_of_varlen("kv_idx < 100 | b == 0").has_states());
 }
 
+/// Whether the mask of a program with an operand of batches is known to grow from query to query.
+bool grows(const std::string& keep) {
+  AttentionProblem p;
+  p.batch = p.heads_q = p.heads_kv = 2;
+  p.seq_q = p.seq_kv = 100;
+  p.dim_qk = p.dim_v = 16;
+  p.dtype = DType::kBF16;
+  p.program = Program::parse(
+      "operand at: i32 [b]\noperand end: i32 [b]\noperand tree: bool [q_idx, kv_idx]\nvalue = score\nkeep = " + keep);
+  for (const OperandDecl& decl : p.program.operands()) p.operands.push_back(problem::default_spec(p, decl));
+  return mask_knowledge(compiler::compile(problem::with_implied_operands(std::move(p))), Direction::kForward)
+      .grows_with_query;
+}
+
+TEST(BlockMasks, GrowFromQueryToQueryBelowDiagonals) {
+  for (const char* keep : {"q_idx + at >= kv_idx", "kv_idx < q_idx + at & kv_idx < end", "kv_idx <= at + q_idx - 3",
+                           "kv_idx < end", "kv_idx < end & kv_idx % 3 != 0 & h + q_idx - at > kv_idx"})
+    EXPECT_TRUE(grows(keep)) << keep;
+  for (const char* keep :
+       {"kv_idx >= q_idx + at", "q_idx + at >= kv_idx & q_idx + at < kv_idx + 50", "kv_idx <= q_idx * at",
+        "kv_idx <= at - q_idx", "kv_idx <= q_idx + q_idx", "kv_idx + at <= q_idx", "tree", "q_idx + at == kv_idx",
+        "kv_idx <= q_idx + at | kv_idx >= q_idx + end", "kv_idx % 5 <= q_idx", "score > 0.0 & kv_idx <= q_idx + at"})
+    EXPECT_FALSE(grows(keep)) << keep;
+}
+
 /// The tests above would see it.
 TEST(BlockMasks, FaultsAreSeen) {
   std::mt19937_64 random(test::test_seed());

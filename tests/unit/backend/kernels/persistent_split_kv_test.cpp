@@ -156,6 +156,21 @@ TEST(PersistentSplitKvByLengths, AreRightForRaggedQueriesOverPages) {
     test::expect_right(
         check_of(test, inputs_of(test, {500, 0, 31, 470, 64, 1, 0}, seed), shape_of(test.problem, 32, 4)));
 }
+/// Below diagonals that end at each sequence's last key, or elsewhere, of queries that share a tile. The first and the
+/// last of them tell of all.
+TEST(PersistentSplitKvBelowDiagonals, AreRight) {
+  const checking::CheckCase test =
+      paged_case({5, 8, 2, 13, 500, 32, 16}, "operand at: i32 [b]\nvalue = score * 0.5\nkeep = kv_idx <= q_idx + at");
+  ProblemInputs inputs = inputs_of(test, {500, 14, 130, 77, 400});
+  const std::vector<std::int32_t> at{487, 1, 117, 60, -5};
+  std::memcpy(operand_of(inputs, "at").bytes.data(), at.data(), at.size() * sizeof(std::int32_t));
+  for (const int rows : {16, 32, 64}) {
+    const SplitKvShape shape = shape_of(test.problem, rows, 4);
+    test::expect_right(check_of(test, inputs, shape));
+    const Fault first_alone{"? last - first_q : 1", "? last - first_q + 1 : 1"};
+    EXPECT_FALSE(check_of(test, inputs, shape, {.forward = first_alone, .of_both = kOnce}).passed());
+  }
+}
 TEST(PersistentSplitKvByLengths, AreRightWithoutAnyKey) {
   const checking::CheckCase test = paged_case({3, 4, 2, 2, 100, 32, 16});
   test::expect_right(check_of(test, inputs_of(test, {0, 0, 0}), shape_of(test.problem, 16, 6)));
