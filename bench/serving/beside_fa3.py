@@ -107,7 +107,7 @@ def main():
         if time.monotonic() > deadline:
             print("no time was left for", name, "and what follows it")
             break
-        row = {"case": name, "implementation": NAME, **measured(batch, report["seed"])}
+        row = {"case": name, "commit": ours[name]["commit"], "implementation": NAME, **measured(batch, report["seed"])}
         if "reference_ms" in row:
             ratio = row["reference_ms"] / row["ours_ms"]
             row["ms"] = round(ours[name]["ms"] * ratio, 4)

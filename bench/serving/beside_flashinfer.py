@@ -239,7 +239,7 @@ def main():
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
     report = json.loads(options.report.read_text(encoding="utf-8")) if options.report.exists() else {"seed": options.seed, "results": []}
-    report |= {"machine": options.machine, "commit": options.commit, "part": options.part}
+    report |= {"machine": options.machine, "part": options.part}
     report["versions"] = report.get("versions", {}) | versions()
     done = {row["case"] for row in report["results"]}
     report.setdefault("copy_gb_per_s", round(copy_rate(options.device, (1 << 30) // options.part) * 1e-9))
@@ -252,7 +252,7 @@ def main():
             break
         data = Tensors(batch, options.device, report["seed"])
         implementations = [scoremod_calls] if options.device == "cpu" else [scoremod_calls, flashinfer_calls]
-        rows = [{"case": name, **row} for row in measured(data, implementations, choose, report["copy_gb_per_s"] * 1e9)]
+        rows = [{"case": name, "commit": options.commit, **row} for row in measured(data, implementations, choose, report["copy_gb_per_s"] * 1e9)]
         report["results"] += rows
         for row in rows:
             print(json.dumps(row), flush=True)

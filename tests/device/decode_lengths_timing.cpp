@@ -66,6 +66,7 @@ constexpr LengthsCase kLengthsCases[] = {
     {"64 of 128 to 8192, pages of 64", 64, 8192, 128, 8192, false, 64},
     {"64 of 128 to 8192, pages of 256", 64, 8192, 128, 8192, false, 256},
     {"64 of 128 to 8192, 4 queries", 64, 8192, 128, 8192, false, 16, 4},
+    {"64 of 128 to 8192, 16 queries", 64, 8192, 128, 8192, false, 16, 16},
     {"64 of 128 to 8192, window of 1024", 64, 8192, 128, 8192, false, 16, 1, 1024},
     latent("latent, 128 heads, 128 of 4096", 128, 4096, 128, 64),
     latent("latent, 128 heads, 2 queries, 128 of 4096", 128, 4096, 128, 64, 2),

@@ -61,7 +61,10 @@ def test_pages_hold_each_sequence():
 
 def test_times_are_scaled_to_the_report(tmp_path, monkeypatch):
     name = "256 of 16 to 512"
-    rows = [{"case": name, "implementation": "scoremod", "ms": 2.0, "of_copy": 0.8}, {"case": "64 of 8192", "implementation": "scoremod", "refused": "no"}]
+    rows = [
+        {"case": name, "commit": "abc", "implementation": "scoremod", "ms": 2.0, "of_copy": 0.8},
+        {"case": "64 of 8192", "implementation": "scoremod", "refused": "no"},
+    ]
     path = tmp_path / "report.json"
     path.write_text(json.dumps({"seed": 3, "versions": {}, "results": rows}))
     monkeypatch.setattr(beside_fa3, "measured", lambda batch, seed: {"reference_ms": 1.0, "ours_ms": 4.0, "splits": 2})
@@ -70,4 +73,6 @@ def test_times_are_scaled_to_the_report(tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "argv", ["", str(path)])
         beside_fa3.main()
     added = json.loads(path.read_text())["results"][2:]
-    assert added == [{"case": name, "implementation": "flash-attention-3", "reference_ms": 1.0, "ours_ms": 4.0, "splits": 2, "ms": 0.5, "of_copy": 3.2}]
+    assert added == [
+        {"case": name, "commit": "abc", "implementation": "flash-attention-3", "reference_ms": 1.0, "ours_ms": 4.0, "splits": 2, "ms": 0.5, "of_copy": 3.2}
+    ]

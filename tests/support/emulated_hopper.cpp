@@ -311,18 +311,6 @@ inline int uniform(int value) {
   return (int)warp.out[lane][0];
 }
 
-inline unsigned long long from_lane(unsigned long long value, int from) {
-  const unsigned lane = emulated::current % 32;
-  emulated::Warp& warp = emulated::warps[emulated::current / 32];
-  warp.in[lane][0] = value;
-  warp.in[lane][1] = (uint64_t)from;
-  emulated::meet("another lane's value", [](emulated::Warp& all) {
-    for (int to = 0; to < 32; ++to) memcpy(all.out[to], &all.in[all.in[to][1]][0], 8);
-  });
-  memcpy(&value, warp.out[lane], 8);
-  return value;
-}
-
 inline void mbarrier_init(Barrier* barrier, int arrivals) { emulated::phases[barrier] = {arrivals, arrivals, 0, 0}; }
 inline void fence_mbarrier_init() {}
 inline void arrive(Barrier* barrier) { emulated::count_arrival(barrier); }

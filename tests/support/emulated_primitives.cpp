@@ -338,6 +338,16 @@ inline unsigned exchange_bits(unsigned value, int lane_distance) {
   memcpy(&value, &bits, 4);
   return value;
 }
+inline int from_lane(int value, int from) {
+  const unsigned lane = emulated::current % 32;
+  emulated::Warp& warp = emulated::warps[emulated::current / 32];
+  warp.in[lane][0] = (uint32_t)value;
+  warp.in[lane][1] = from;
+  emulated::meet("another lane's value", [](emulated::Warp& all) {
+    for (int to = 0; to < 32; ++to) all.out[to][0] = (uint32_t)all.in[all.in[to][1]][0];
+  });
+  return (int)warp.out[lane][0];
+}
 inline void order_memory() {}
 inline unsigned long long exchange_word(unsigned long long* word, unsigned long long expected,
                                         unsigned long long instead) {

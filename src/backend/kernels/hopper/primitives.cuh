@@ -23,11 +23,6 @@ SCOREMOD_FUNCTION int take_number(int* next) { return atomicAdd(next, 1); }
 // their registers.
 SCOREMOD_FUNCTION int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
-// shfl.sync from any lane.
-SCOREMOD_FUNCTION unsigned long long from_lane(unsigned long long value, int lane) {
-  return __shfl_sync(0xffffffffu, value, lane);
-}
-
 // A tensor map for TMA: a CUtensorMap.
 struct alignas(64) TensorMap {
   unsigned long long words[16];

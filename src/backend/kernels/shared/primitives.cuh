@@ -126,6 +126,8 @@ SCOREMOD_FUNCTION float exchange(float value, int lane_distance) {
 SCOREMOD_FUNCTION unsigned exchange_bits(unsigned value, int lane_distance) {
   return __shfl_xor_sync(0xffffffffu, value, lane_distance);
 }
+// shfl.sync from any lane.
+SCOREMOD_FUNCTION int from_lane(int value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
 
 // Memory fence (__threadfence): writes before it become visible before writes after it, and reads after it are no older
 // than those before.

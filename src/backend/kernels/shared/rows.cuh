@@ -157,12 +157,13 @@ struct RowsOf {
   long long page_step, block;
   int blocks;
 
+  // The page of a position. A key of no page is masked, and its copy reads any page.
+  SCOREMOD_MEMBER int page_of(int position) const {
+    return clamped(pages[position / kBlockRows * page_step], 0, blocks - 1);
+  }
+  SCOREMOD_MEMBER Of* at(int position, int page) const { return data + page * block + position % kBlockRows * row; }
   SCOREMOD_MEMBER Of* at(int position) const {
-    if (kPaged && pages != nullptr) {
-      // A key of no block is masked; its copy reads any block.
-      const int page = clamped(pages[position / kBlockRows * page_step], 0, blocks - 1);
-      return data + page * block + position % kBlockRows * row;
-    }
+    if (kPaged && pages != nullptr) return at(position, page_of(position));
     return data + position * row;
   }
 };

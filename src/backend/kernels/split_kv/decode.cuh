@@ -124,14 +124,26 @@ SCOREMOD_FUNCTION void load_any_keys(Float8* tile, const RowsOf<Float8>& from, i
   }
 }
 
-// load_any_keys(), in as few instructions as the copies may take.
+// Whether a tile's rows may lie in several pages. These are looked up a tile ahead, because copies would wait for each.
+constexpr bool kLooksUpRows = kPaged && kBlockRows % kKeys != 0;
+// The pages of a tile's rows in the pools of k and v: lane i of each warp has those of row i.
+struct RowPages {
+  int of_keys, of_values;
+
+  SCOREMOD_MEMBER void look_up(const RowsOf<KeyElement>& ks, const RowsOf<KeyElement>& vs, int first, int end) {
+    const int own = first + (int)threadIdx.x % 32, row = own < end ? own : end - 1;
+    of_keys = ks.page_of(row);
+    of_values = vs.page_of(row);
+  }
+};
+
+// load_any_keys(), in as few instructions as the copies may take. `pages` are those of RowPages.
 template <int kDim>
-SCOREMOD_FUNCTION void load_keys(KeyElement* tile, const RowsOf<KeyElement>& from, int first, int end, int thread) {
+SCOREMOD_FUNCTION void load_keys(KeyElement* tile, const RowsOf<KeyElement>& from, int pages, int first, int end,
+                                 int thread) {
   constexpr int kPerWord = kWordElements<KeyElement>, kWords = padded(kDim) / kPerWord;
   constexpr int kRows = kTeamThreads < kWords ? 1 : kTeamThreads / kWords;
   if (!from.aligned || kTeamThreads % kWords != 0) return load_any_keys<kDim>(tile, from, first, end, thread);
-  // A tile lies in one block of a pool, or each row is looked up.
-  constexpr bool kInOnePiece = !kPaged || kBlockRows % kKeys == 0;
   const int row = thread / kWords, dim = thread % kWords * kPerWord;
   const KeyElement* at = from.at(first) + row * from.row + dim;
   KeyElement* const to = tile + row * key_row_length(kDim) + dim;
@@ -139,9 +151,10 @@ SCOREMOD_FUNCTION void load_keys(KeyElement* tile, const RowsOf<KeyElement>& fro
   constexpr bool kAllHaveRows = kKeys % kRows == 0;
 #pragma unroll
   for (int i = 0; i < kKeys; i += kRows) {
+    const int page = kLooksUpRows ? from_lane(pages, (row + i) % 32) : 0;
     if (!kAllHaveRows && row + i >= kKeys) break;
     const bool there = first + row + i < end && dim < kDim;
-    if (!kInOnePiece && there) at = from.at(first + row + i) + dim;
+    if (kLooksUpRows && there) at = from.at(first + row + i, page) + dim;
     copy_line_ahead(to + i * key_row_length(kDim), there ? at : from.data, there ? 16 : 0);
     at += kRows * from.row;
   }
@@ -186,16 +199,24 @@ SCOREMOD_FUNCTION void add_keys(const Arguments& p, const TeamTiles& tiles, cons
   const RowsOf<KeyElement> ks = rows_of<KeyElement>(call.k, own.b, own.kv_head);
   const RowsOf<KeyElement> vs = rows_of<KeyElement>(call.v, own.b, own.kv_head);
   const float of_keys = key_factor(p, own.kv_head);
+  RowPages pages{};
+  const auto next = [&] {
+    const bool has_next = walk.next(p, own.b);
+    if (kLooksUpRows && has_next) pages.look_up(ks, vs, walk.tile * kKeys, keys);
+    return has_next;
+  };
+  bool is_ahead = kLooksUpRows && next();
   // The next tile's number, and whether it is partial, as one; or -1.
   const auto fetch = [&](int stage) {
     int found = -1;
-    if (walk.next(p, own.b)) {
-      load_keys<kDimQk>(tiles.k(stage), ks, walk.tile * kKeys, keys, tiles.thread);
-      load_keys<kDimV>(tiles.v(stage), vs, walk.tile * kKeys, keys, tiles.thread);
+    if (kLooksUpRows ? is_ahead : next()) {
+      load_keys<kDimQk>(tiles.k(stage), ks, pages.of_keys, walk.tile * kKeys, keys, tiles.thread);
+      load_keys<kDimV>(tiles.v(stage), vs, pages.of_values, walk.tile * kKeys, keys, tiles.thread);
       if (kRowScales)
         load_row_scales(tiles.key_scales(stage), tiles.value_scales(stage), p, own.b, own.kv_head, walk.tile * kKeys,
                         keys, tiles.thread);
       found = walk.tile * 2 + (walk.partial ? 1 : 0);
+      if (kLooksUpRows) is_ahead = next();
     }
     return found;
   };

@@ -177,7 +177,7 @@ const PlantedFault kPlantedFaults[] = {
     {"PagesSwapped",
      "decode, pages",
      {"pages[position / kBlockRows * page_step]", "pages[(position / kBlockRows ^ 1) * page_step]"}},
-    {"ARowOfAnotherPage", "decode, pages", {"from.at(first + row + i) + dim", "from.at(first + row) + dim"}},
+    {"ARowOfAnotherPage", "decode, pages", {"from_lane(pages, (row + i) % 32)", "from_lane(pages, row % 32)"}},
     {"ATileOfAnotherPage", "decode, large pages", {"* at = from.at(first) + row", "* at = from.at(0) + row"}},
     {"LseByHeads", "decode, ragged", {"+ q) * call.heads_q + h", "+ q) + h * call.seq_q"}},
     {"BandFromAnotherRow", "a window at a position", {"first_q + call.lowest", "first_q + call.lowest + 64"}},
