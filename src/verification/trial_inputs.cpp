@@ -197,13 +197,32 @@ class Search {
   Census census_;
 };
 
+/// Makes block scales powers of two, as MXFP8's are. A backward is given the oracle's LSE, and engines that round
+/// values to 16 bits would compute other scores than those that it is of.
+void round_block_scales(const AttentionProblem& trial, ProblemInputs& inputs) {
+  for (OwnedOperand& operand : inputs.operands) {
+    if (!problem::has_block_scales(trial, operand.name)) continue;
+    const auto [kind, low, high] = default_fill(trial, operand.name);
+    const StridedTensor tensor =
+        problem::tensor_of(operand.name, *std::ranges::find(trial.operands, operand.name, &OperandSpec::name));
+    const double middle = std::floor(std::log2(high)), third = (high - low) / 3;
+    tensor.for_each_offset([&](std::int64_t, std::int64_t offset) {
+      const double drawn = load_element<double>(operand.bytes.data(), tensor.dtype, offset);
+      store_element(operand.bytes.data(), tensor.dtype, offset,
+                    std::exp2(middle + std::floor((drawn - low) / third) - 1));
+    });
+  }
+}
+
 }  // namespace
 
 ProblemInputs plain_inputs(const AttentionProblem& trial) {
   AttentionProblem drawn = trial;
   // A compiled problem's mask has the lengths; a paged KV cache must still declare some.
   drawn.lengths.kv = drawn.lengths.kv || drawn.paged.has_value();
-  return random_inputs(drawn);
+  ProblemInputs inputs = random_inputs(drawn);
+  round_block_scales(trial, inputs);
+  return inputs;
 }
 
 ProblemInputs trial_inputs(const AttentionProblem& trial, const backend::CallParameters& parameters) {

@@ -6,7 +6,7 @@
 
 namespace scoremod::verification {
 
-/// The random inputs of a trial problem, as random_inputs() makes them.
+/// The random inputs of a trial problem, as random_inputs() makes them. Block scales are powers of two, however.
 ProblemInputs plain_inputs(const AttentionProblem& trial);
 
 /// These inputs with some rows changed into special cases of kernels and of float32, as far as the program lets inputs

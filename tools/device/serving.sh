@@ -21,7 +21,7 @@ python=${PYTHON:-python3}
 status=0 end=$((SECONDS + seconds))
 PYTHONPATH=python${FLASHINFER:+:$FLASHINFER} timeout $((seconds + 60)) \
   "$python" bench/serving/beside_flashinfer.py "$report" --seconds "$seconds" --machine "$machine" --commit "$commit" || status=1
-if [[ -n ${FA3:-} ]]; then
+if [[ -n ${FA3:-} ]] && ((end > SECONDS)); then
   export XLA_PYTHON_CLIENT_PREALLOCATE=false
   PYTHONPATH=python:$FA3 timeout $((end - SECONDS + 60)) "$python" bench/serving/beside_fa3.py "$report" --seconds $((end - SECONDS)) || status=1
 fi

@@ -12,8 +12,13 @@
 #include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/split_kv/family.hpp"
 #include "base/concat.hpp"
+#include "base/element.hpp"
 #include "check/random_problem.hpp"
 #include "compiler/pipeline.hpp"
+#include "problem/block_scales.hpp"
+#include "problem/implied_operands.hpp"
+#include "problem/stored_problem.hpp"
+#include "problem/strided_tensor.hpp"
 #include "support/emulated_plans.hpp"
 #include "support/problem_for.hpp"
 #include "support/test_seed.hpp"
@@ -120,6 +125,86 @@ TEST(EmulatedTrials, TakeGradientsOfADOThatTilesRound) {
                       {"x2", DType::kBool, {12}, {}},
                       {"x3", DType::kI32, {2, 9}, {}}};
   EXPECT_EQ(wrong(problem), "");
+}
+
+/// The elements of q, k or v times their block scales, in the other problem's dtype and layout.
+std::vector<std::byte> converted(const AttentionProblem& given, const AttentionProblem& stored,
+                                 problem::TensorRole role, const void* from, std::span<const void* const> operands,
+                                 std::int64_t turned) {
+  const problem::StridedTensor source = problem::tensor_of("", given, role),
+                               target = problem::tensor_of("", stored, role);
+  std::vector<std::int64_t> offsets(static_cast<std::size_t>(source.elements()));
+  source.for_each_offset([&](std::int64_t number, std::int64_t at) { offsets[static_cast<std::size_t>(number)] = at; });
+  const problem::BlockScales scales(given, role);
+  std::vector<std::byte> to(target.bytes());
+  const std::int64_t dim = target.shape[3], rows = target.shape[2], heads = target.shape[1];
+  target.for_each_offset([&](std::int64_t number, std::int64_t at) {
+    const std::int64_t row = number / dim, head = row / rows;
+    std::vector<double> scale(static_cast<std::size_t>(dim), 1.0);
+    scales.of(head / heads, (head + turned) % heads, operands).apply(row % rows, std::span(scale));
+    const double value = load_element<double>(static_cast<const std::byte*>(from), source.dtype,
+                                              offsets[static_cast<std::size_t>(number)]);
+    store_element(to.data(), target.dtype, at, value * scale[static_cast<std::size_t>(number % dim)]);
+  });
+  return to;
+}
+
+/// The backward of a problem with block scales by kernels of the 16-bit problem that its values make.
+class ConvertedBackward final : public backend::BackwardPlan {
+ public:
+  /// With `turned` it takes the scales of as many heads later.
+  explicit ConvertedBackward(const AttentionProblem& given, std::int64_t turned = 0)
+      : given_(given),
+        turned_(turned),
+        stored_(compiler::compile(problem::stored_problem(given, DType::kBF16))),
+        engine_(test::emulated_backward_plan(
+            stored_, backend::kernels::portable_shape(stored_.problem, Direction::kBackward))) {}
+  std::size_t workspace_bytes() const override { return engine_->workspace_bytes(); }
+  void execute(const backend::BackwardTensors& tensors, const backend::CallParameters& parameters,
+               std::span<std::byte> workspace) const override {
+    using problem::TensorRole;
+    const auto q = converted(given_, stored_.problem, TensorRole::kQ, tensors.q, tensors.operands, turned_);
+    const auto k = converted(given_, stored_.problem, TensorRole::kK, tensors.k, tensors.operands, turned_);
+    const auto v = converted(given_, stored_.problem, TensorRole::kV, tensors.v, tensors.operands, turned_);
+    backend::BackwardTensors stored = tensors;
+    stored.q = q.data();
+    stored.k = k.data();
+    stored.v = v.data();
+    engine_->execute(stored, parameters, workspace);
+  }
+
+ private:
+  AttentionProblem given_;
+  std::int64_t turned_;
+  compiler::CompiledProblem stored_;
+  std::unique_ptr<backend::BackwardPlan> engine_;
+};
+
+/// Values are rounded to 16 bits, as a conversion does. (On an H200 all backwards of the options page were refused.)
+TEST(EmulatedTrials, TakeBackwardsOfBlockScalesThatAreConverted) {
+  AttentionProblem problem = test::small_problem();
+  problem.batch = 2;
+  problem.heads_q = 4;
+  problem.heads_kv = 2;
+  problem.seq_q = 40;
+  problem.seq_kv = 72;
+  problem.dim_qk = problem.dim_v = 16;
+  problem.dtype = DType::kE4M3;
+  problem.dtype_o = problem.dtype_d_o = problem.dtype_gradients = DType::kBF16;
+  problem.q = problem.k = problem.v = problem.o = {Layout::kBSHD, {}};
+  problem.backward = problem.stats = true;
+  problem.program = Program::parse("value = score");
+  problem.operands = {{"descale_q", DType::kF32, {1, 4, 1, 1}, {}, false},
+                      {"descale_k", DType::kF32, {1, 2, 1, 16}, {}, false},
+                      {"descale_v", DType::kF32, {1, 2, 1, 16}, {}, false}};
+  const compiler::CompiledProblem subject = compiler::compile(problem::with_implied_operands(problem));
+  Trial trial(subject);
+  const auto verdict = [&](std::int64_t turned) {
+    const ConvertedBackward plan(trial.problem().problem, turned);
+    return verdict_of(verify_backward(trial, plan, backend::host_memory(), {}, true, kOfKernels), Direction::kBackward);
+  };
+  EXPECT_TRUE(verdict(0).right) << verdict(0).reason;
+  EXPECT_FALSE(verdict(1).right) << "the scales of other heads";
 }
 
 /// Whether values stay within float32's numbers on a trial's inputs. With NaN rows, the others may cancel to nothing in

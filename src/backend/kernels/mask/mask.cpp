@@ -223,7 +223,8 @@ MaskWork mask_work(const compiler::CompiledProblem& compiled, Direction directio
   const bool few_longest = most > kMostEven * (full + mixed);
   if (!analysis::keep_reads_operands(program)) return {full + mixed, mixed, uneven, few_longest};
   // Decode queries, which stand at their keys' end, see most of them.
-  const bool is_decode = compiled.problem.seq_q <= kDecodeQueries && mask_knowledge(compiled, direction).grows_with_query;
+  const bool is_decode =
+      compiled.problem.seq_q <= kDecodeQueries && mask_knowledge(compiled, direction).grows_with_query;
   Usual of_kind = usual(is_decode ? MaskKind::kPadding : kind);
   if (const double filled = filled_part(compiled.problem); filled < 1) of_kind = {filled, kWithinSequences};
   return {full + mixed * of_kind.run, mixed * of_kind.run * (1 - of_kind.full), uneven, few_longest};

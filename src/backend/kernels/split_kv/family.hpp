@@ -58,9 +58,9 @@ SplitKvShape split_kv_shape(int rows, int row_tiles, int keys, int warps, const 
 /// A decode shape with the splits that suit other sizes.
 SplitKvShape split_kv_at_sizes(SplitKvShape shape, const AttentionProblem& problem, std::int64_t multiprocessors);
 
-/// Shapes of a persistent decode forward, which shares out the keys that there are by lengths in device memory: with
-/// room for 16, 32 and 64 rows, of some with tiles of fewer keys, too. Empty if all sequences have as many keys. They
-/// do not depend on lengths.
+/// Shapes of a persistent decode forward, which shares out the keys that there are by lengths in device memory. They
+/// have room for 16, 32 and 64 rows, and some come with tiles of fewer keys, too. Empty if all sequences have as many
+/// keys. They do not depend on lengths.
 std::vector<SplitKvShape> persistent_split_kv_shapes(const AttentionProblem& problem, const DeviceProperties& device);
 /// Whether only device memory knows how many keys a sequence has, because they are paged or varlen.
 bool has_lengths_in_memory(const AttentionProblem& problem);
