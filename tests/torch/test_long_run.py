@@ -1,11 +1,15 @@
 """The long run sees what grows, and calls that are right keep the process as it was."""
 
+import gc
 import importlib.util
 import json
 import sys
 from pathlib import Path
 
 import pytest
+
+from scoremod import cache
+from scoremod.bounded_cache import BoundedCache
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "device" / "long_run.py"
 
@@ -29,6 +33,24 @@ def test_what_grows_is_named(long_run):
     assert long_run.grown(found) == ["threads"]
     found = long_run.growth(samples(memory=[100, 200, 200, 200, 200, 200, 206, 206], files=[3, 3, 3, 3, 3, 3, 3, 4], threads=steady, mappings=steady))
     assert long_run.grown(found) == ["memory", "files"]
+
+
+def test_caches_can_be_small(long_run):
+    kept = [each for each in gc.get_objects() if isinstance(each, BoundedCache)]
+    before, limits = cache.statistics(), [each._limit for each in kept]
+    try:
+        long_run.keep_at_most(3)
+        found = cache.statistics()
+        assert found["attentions"]["limit"] == found["plans"]["limits"]["plans"] == 3
+        own = BoundedCache(9)
+        long_run.keep_at_most(2)
+        for number in range(5):
+            own[number] = number
+        assert list(own) == [3, 4] and kept
+    finally:
+        cache.set_limits(attentions=before["attentions"]["limit"], plans=before["plans"]["limits"]["plans"])
+        for each, limit in zip(kept, limits, strict=True):
+            each._limit = limit
 
 
 def test_a_short_run(long_run, tmp_path, capsys):

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Calls flex_attention with new functions, shapes, dtypes and layouts for many minutes, and holds the process to the memory, files and threads that it had before.
 
-usage: long_run.py MINUTES RECORD.json [SEED] [--device cuda] [--machine TEXT] [--commit TEXT] [--seconds-between N]
+usage: long_run.py MINUTES RECORD.json [SEED] [--device cuda] [--machine TEXT] [--commit TEXT] [--seconds-between N] [--kept N]
 
 Kept programs, plans and calls are bounded, so all of them are full after some minutes, and from then on nothing may grow. A sample is taken every 20 seconds. The last
 quarter of the samples is held to the second one: no more open files, threads and mappings, and at most 2 % more memory. Each sample also repeats some calls of the
 beginning, whose results must have the same bits. Of the other calls some are held to dense attention in float64 (tests/torch/dense_reference.py).
+--kept limits what each cache keeps: where a call compiles for seconds, as on a GPU, caches of the usual size are not full in time.
 SEED is random without it, and printed. PYTHONPATH has the folder python, and SCOREMOD_LIBRARY names the library, as for tools/device/torch.sh.
 It goes on until there are two samples in each quarter. RECORD.json gets one row, those of other machines and devices stay. The exit code is 1 where something grew, or a result is wrong.
 """
@@ -32,6 +33,8 @@ import test_random_modifiers as modifiers  # noqa: E402
 import torch  # noqa: E402
 
 import scoremod  # noqa: E402
+from scoremod import cache  # noqa: E402
+from scoremod.bounded_cache import BoundedCache  # noqa: E402
 from scoremod.torch import flex_attention  # noqa: E402
 
 DTYPES = [torch.float32, torch.float32, torch.float16, torch.bfloat16]
@@ -179,6 +182,14 @@ def grown(found):
     return [name for name, (before, after) in found.items() if after > before * (1 + MOST_GROWTH if is_loose(name) else 1)]
 
 
+def keep_at_most(count):
+    """Limits every cache of programs, plans and calls to so many entries."""
+    cache.set_limits(attentions=count, plans=count)
+    for each in gc.get_objects():
+        if isinstance(each, BoundedCache):
+            each._limit = count  # which no caller needs
+
+
 def run(options, device):
     """(samples, how many calls of each kind there were)."""
     choose = random.Random(options.seed)
@@ -207,14 +218,18 @@ def main(arguments=None):
     parser.add_argument("--machine", default="")
     parser.add_argument("--commit", default="")
     parser.add_argument("--seconds-between", type=float, default=20)
+    parser.add_argument("--kept", type=int)
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
     print(f"seed {options.seed}, on {options.device}", flush=True)
+    if options.kept is not None:
+        keep_at_most(options.kept)
     samples, counts = run(options, device)
     found = growth(samples)
     too_much = grown(found)
     key = {"machine": options.machine, "device": options.device}
     row = {**key, "commit": options.commit, "seed": options.seed, "minutes": options.minutes, "samples": len(samples), "calls": dict(counts)}
+    row |= {} if options.kept is None else {"kept": options.kept}
     row |= {"second_and_last_quarter": found, "grew": too_much}
     rows = json.loads(options.record.read_text(encoding="utf-8")) if options.record.exists() else []
     rows = [each for each in rows if any(each[name] != value for name, value in key.items())] + [row]
