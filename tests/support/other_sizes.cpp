@@ -10,19 +10,22 @@
 namespace scoremod::test {
 namespace {
 
-/// A shape that block scales of this name may have.
-std::vector<std::int64_t> other_block_scales(const AttentionProblem& problem, const std::string& name,
+/// A shape that these block scales may have. Scales of rows are another structure than those of elements, so that the
+/// head dim keeps its own.
+std::vector<std::int64_t> other_block_scales(const AttentionProblem& problem, const OperandSpec& scales,
                                              std::mt19937_64& random) {
   using problem::TensorRole;
+  const std::string& name = scales.name;
   const TensorRole role = name == problem::kDescaleOfQueries ? TensorRole::kQ
                           : name == problem::kDescaleOfKeys  ? TensorRole::kK
                                                              : TensorRole::kV;
   const problem::TensorShape tensor = problem::memory_shape_of(problem, role);
   std::vector<std::int64_t> shape;
-  for (std::size_t dimension = 0; dimension < 4; ++dimension) {
+  for (std::size_t dimension = 0; dimension < 3; ++dimension) {
     const std::vector<std::int64_t> extents = problem::scale_extents(tensor, dimension);
     shape.push_back(extents[random() % extents.size()]);
   }
+  shape.push_back(scales.shape.back());
   return shape;
 }
 
@@ -49,7 +52,7 @@ AttentionProblem at_other_sizes(AttentionProblem problem, std::mt19937_64& rando
   for (OperandSpec& spec : problem.operands) {
     spec.strides.clear();
     if (problem::has_head_scales(problem, spec.name)) spec.shape = {problem.heads_kv};
-    if (problem::has_block_scales(problem, spec.name)) spec.shape = other_block_scales(problem, spec.name, random);
+    if (problem::has_block_scales(problem, spec.name)) spec.shape = other_block_scales(problem, spec, random);
     for (const OperandDecl& decl : problem.program.operands()) {
       if (decl.name != spec.name) continue;
       if (!decl.is_table()) {
