@@ -114,7 +114,7 @@ class ScoremodImpl(AttentionImpl):
         scales = {} if self._float8 is None else {"descale_k": layer._k_scale, "descale_v": layer._v_scale}
         if self._writes and key is not None and batch.tokens:
             new = fitting(k_pages, v_pages, key[: batch.tokens], value[: batch.tokens], 3, **scales)
-            batch.places(k_pages).write(*zip((k_pages, v_pages), new, strict=True))
+            batch.places(k_pages).write(*new)
         if self._slopes is not None and self._slopes.device != query.device:
             self._slopes = self._slopes.to(query.device)
         with torch.no_grad():

@@ -57,7 +57,7 @@ def append_to_pages(
         For tensors that don't fit, and in host memory for places that the cache has not. In device memory such tokens are not written. Nothing waits
         for a device.
     """
-    written = _written(k_pages, v_pages, key, value, 4 if offsets is None else 3, descale_k, descale_v)
+    written = fitting(k_pages, v_pages, key, value, 4 if offsets is None else 3, descale_k, descale_v)
     table, lengths = dense_int32("page_table", page_table, k_pages, 2, "[batch, pages of a sequence]"), dense_int32("lengths", lengths, k_pages, 1, "[batch]")
     batch, width = table.shape
     if lengths.shape[0] != batch:
@@ -115,6 +115,11 @@ def places_of(table, lengths, offsets, tokens, pool):
     return Places(slots // page_size, slots % page_size, source, any_written)
 
 
+def _check_is_quantized(name, new, pool):
+    if pool.dtype not in FLOAT8 or new.dtype in FLOAT8 or not new.is_floating_point():
+        raise needless_page_factor(name, pool.dtype, new.dtype)
+
+
 def quantized(name, new, pool, descale):
     """New numbers [tokens or batch, KV heads, ...] as FP8 pages store them, with their factor, which `name` names; as they are without one.
 
@@ -122,15 +127,17 @@ def quantized(name, new, pool, descale):
     """
     if descale is None:
         return new
-    if pool.dtype not in FLOAT8 or new.dtype in FLOAT8 or not new.is_floating_point():
-        raise needless_page_factor(name, pool.dtype, new.dtype)
+    _check_is_quantized(name, new, pool)
     factor, largest = factor_of_heads(name, descale, pool.device, pool.shape[1]), torch.finfo(pool.dtype).max
     with torch.no_grad():
         return (new.float() / factor.reshape(-1, *[1] * (new.dim() - 2))).clamp(-largest, largest).to(pool.dtype)
 
 
-def _written(k_pages, v_pages, key, value, rank, descale_k, descale_v):
-    """The pages with their new numbers, and scales of tokens with theirs, as Places.write() takes them."""
+def fitting(k_pages, v_pages, key, value, rank, descale_k=None, descale_v=None):
+    """The pages with their new numbers, and scales of tokens with theirs, as Places.write() takes them.
+
+    Raises InvalidArgumentError for new keys and values of `rank` dimensions that don't fit the pages.
+    """
     _check_shapes(k_pages, v_pages, key, value, rank)
     written, scales = [], []
     for name, pool, new, descale in (("descale_k", k_pages, key, descale_k), ("descale_v", v_pages, value, descale_v)):
@@ -146,8 +153,7 @@ def _written(k_pages, v_pages, key, value, rank, descale_k, descale_v):
 
 def _scaled_by_token(name, new, pool, scales):
     """New numbers [tokens or batch, KV heads, ..., dim] as FP8 pages store them, and the scale of each token and KV head, [..., 1]."""
-    if pool.dtype not in FLOAT8 or new.dtype in FLOAT8 or not new.is_floating_point():
-        raise needless_page_factor(name, pool.dtype, new.dtype)
+    _check_is_quantized(name, new, pool)
     expected = (*pool.shape[:3], 1)
     if scales.shape != expected or scales.dtype != torch.float32 or scales.device != pool.device:
         raise InvalidArgumentError(
@@ -160,14 +166,6 @@ def _scaled_by_token(name, new, pool, scales):
         most = wide.abs().amax(-1, keepdim=True).clamp(max=torch.finfo(torch.float32).max)
         factor = torch.where(most == 0, 1.0, (most / largest).clamp(min=torch.finfo(torch.float32).tiny))
         return (wide / factor).clamp(-largest, largest).to(pool.dtype), factor
-
-
-def fitting(k_pages, v_pages, key, value, rank, descale_k=None, descale_v=None):
-    """(key, value) as their pages store them. Raises InvalidArgumentError for new keys and values of `rank` dimensions that don't fit the pages."""
-    _check_shapes(k_pages, v_pages, key, value, rank)
-    key, value = quantized("descale_k", key, k_pages, descale_k), quantized("descale_v", value, v_pages, descale_v)
-    _check_dtypes(k_pages, v_pages, key, value)
-    return key, value
 
 
 def _check_shapes(k_pages, v_pages, key, value, rank):

@@ -20,6 +20,7 @@
 #include "problem/stored_problem.hpp"
 #include "problem/strided_tensor.hpp"
 #include "support/emulated_plans.hpp"
+#include "support/option_cases.hpp"
 #include "support/problem_for.hpp"
 #include "support/test_seed.hpp"
 #include "verification/trial.hpp"
@@ -182,21 +183,10 @@ class ConvertedBackward final : public backend::BackwardPlan {
 
 /// Values are rounded to 16 bits, as a conversion does. (On an H200 all backwards of the options page were refused.)
 TEST(EmulatedTrials, TakeBackwardsOfBlockScalesThatAreConverted) {
-  AttentionProblem problem = test::small_problem();
-  problem.batch = 2;
-  problem.heads_q = 4;
-  problem.heads_kv = 2;
-  problem.seq_q = 40;
-  problem.seq_kv = 72;
-  problem.dim_qk = problem.dim_v = 16;
-  problem.dtype = DType::kE4M3;
+  const std::vector<test::Option> options = test::options();
+  const auto option = std::ranges::find(options, "block_scales", &test::Option::name);
+  AttentionProblem problem = test::option_case(*option, test::modifiers().front()).problem;
   problem.dtype_o = problem.dtype_d_o = problem.dtype_gradients = DType::kBF16;
-  problem.q = problem.k = problem.v = problem.o = {Layout::kBSHD, {}};
-  problem.backward = problem.stats = true;
-  problem.program = Program::parse("value = score");
-  problem.operands = {{"descale_q", DType::kF32, {1, 4, 1, 1}, {}, false},
-                      {"descale_k", DType::kF32, {1, 2, 1, 16}, {}, false},
-                      {"descale_v", DType::kF32, {1, 2, 1, 16}, {}, false}};
   const compiler::CompiledProblem subject = compiler::compile(problem::with_implied_operands(problem));
   Trial trial(subject);
   const auto verdict = [&](std::int64_t turned) {
