@@ -218,15 +218,24 @@ class TaskPlanner {
     if (!same) throw NoTrial{"the small problem to be verified has no candidate of the same structure"};
     backend::BuildResult built = obtain_artifact(*considered.engine, *same, *request_.target);
     if (!built.artifact) throw NoTrial{concat("the backend refused the small problem to be verified: ", built.refusal)};
-    const backend::ExecutablePlan plan = same->recipe->plan(std::move(built.artifact), request_.options);
-    const verification::OperationErrors errors{considered.engine->function_error(), considered.engine->product_error(),
-                                               considered.engine->forward_rounding(trial_.problem())};
+    verification::Verdict verdict = verdict_on(*considered.engine, same->recipe->plan(built.artifact, request_.options));
+    if (verdict.right) {
+      if (const auto few = same->recipe->plan_on_few_blocks(*built.artifact)) {
+        verdict = verdict_on(*considered.engine, *few);
+        if (!verdict.right) verdict.reason += " (by few blocks, each with much of the small problem)";
+      }
+    }
+    verdict.shown = shows;
+    return verdict;
+  }
+
+  verification::Verdict verdict_on(const backend::Backend& engine, const backend::ExecutablePlan& plan) {
+    const verification::OperationErrors errors{engine.function_error(), engine.product_error(),
+                                               engine.forward_rounding(trial_.problem())};
     const auto outputs = plan.forward ? verification::verify_forward(trial_, *plan.forward, memory(), errors)
                                       : verification::verify_backward(trial_, *plan.backward, memory(),
                                                                       task_.operand_gradients, task_.attention, errors);
-    verification::Verdict verdict = verification::verdict_of(outputs, task_.direction);
-    verdict.shown = shows;
-    return verdict;
+    return verification::verdict_of(outputs, task_.direction);
   }
 
   static bool refuse(Considered& considered, const std::string& words) {

@@ -26,6 +26,9 @@ constexpr std::int64_t kFewTiles = 2;
 constexpr std::int64_t kOddRest = 77;
 /// Constants beyond this are not reached: the oracle would take seconds.
 constexpr std::int64_t kMaxTiles = 8;
+/// Few queries have more keys: a CTA of a decode kernel has several teams, and each of them a ring of stages, which are
+/// all filled more than once. So many pairs are no more than those of a usual trial.
+constexpr std::int64_t kFewQueries = 16, kTilesOfFewQueries = 16;
 /// Fewer rows leave no room for every class of rows beside ordinary ones, nor fewer keys for rows of a single one. A
 /// trial of so short a problem would verify, by an equal structure, rows that it never had.
 constexpr std::int64_t kMinRows = 24;
@@ -135,7 +138,8 @@ void shrink_sizes(AttentionProblem& small, std::int64_t tiles, const Breadth& br
   const std::int64_t seq_q = small.seq_q, seq_kv = small.seq_kv;
   small.seq_q = trial_length(seq_q, tiles);
   // Unequal lengths stay unequal, and in the same order.
-  small.seq_kv = trial_length(seq_kv, seq_kv > seq_q ? tiles + 1 : tiles);
+  const std::int64_t key_tiles = seq_q <= kFewQueries ? std::max(tiles, kTilesOfFewQueries) : tiles;
+  small.seq_kv = trial_length(seq_kv, seq_kv > seq_q ? key_tiles + 1 : key_tiles);
   if (seq_kv < seq_q && small.seq_kv >= small.seq_q) small.seq_kv = trial_length(seq_kv, tiles - 1);
   constexpr std::int64_t kApart = 8;
   if (seq_kv < seq_q && small.seq_kv >= small.seq_q) small.seq_q = small.seq_kv + kApart;

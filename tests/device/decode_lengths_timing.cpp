@@ -218,6 +218,11 @@ std::vector<SplitKvShape> compared_shapes(const AttentionProblem& problem, const
   const std::int64_t rows =
       std::clamp<std::int64_t>(problem.heads_q / problem.heads_kv * problem.seq_q, kFewestRows, kMostRows);
   std::erase_if(shapes, [&](const SplitKvShape& shape) { return shape.queries != rows; });
+  if (hopper_objections(problem, Direction::kForward, kHopperCapability).empty() &&
+      hopper_split_kv_objections(problem).empty()) {
+    for (const SplitKvShape& shape : hopper_split_kv_shapes(problem, device.multiprocessors)) shapes.push_back(shape);
+    shapes.push_back(persistent_hopper_split_kv_shape(problem, device.multiprocessors));
+  }
   if (problem.dim_v > kWidestHead && wide_split_kv_objections(problem).empty())
     shapes.push_back(wide_split_kv_shape(problem, device.multiprocessors));
   return shapes;

@@ -17,8 +17,7 @@ struct EmulatedMap {
   const std::byte* data;
   std::array<std::int64_t, 4> sizes;    ///< dim, sequence, heads, batch
   std::array<std::int64_t, 4> strides;  ///< in elements
-  std::int64_t element_bytes;
-  std::int64_t box_rows = backend::kernels::kHopperBoxRows;
+  std::int64_t element_bytes, box_rows;
 };
 static_assert(sizeof(EmulatedMap) <= TensorMaps::kBytes);
 
@@ -30,7 +29,8 @@ void write_emulated_maps(const AttentionProblem& problem, ArgumentBytes& argumen
     const EmulatedMap map{static_cast<const std::byte*>(tensor->data),
                           {sizes.dim, sizes.sequence, sizes.heads, sizes.batch},
                           {tensor->dim, tensor->row, tensor->head, tensor->batch},
-                          static_cast<std::int64_t>(size_of(problem.dtype))};
+                          static_cast<std::int64_t>(size_of(problem.dtype)),
+                          backend::kernels::box_rows_of(problem)};
     std::memcpy(arguments.maps().bytes[number++], &map, sizeof(map));
     if (tensor->aligned != 0) tensor->aligned = backend::kernels::device::kMappedRows;
   }

@@ -220,6 +220,7 @@ void emulated_load(unsigned (&out)[4], const Half* row) {
 inline void load_matrices(unsigned (&out)[4], const Half* row) { emulated_load<false>(out, row); }
 inline void load_matrices_transposed(unsigned (&out)[4], const Half* row) { emulated_load<true>(out, row); }
 
+template <bool kAreBf16 = kBf16>
 inline void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   const unsigned lane = emulated::current % 32;
   emulated::Warp& warp = emulated::warps[emulated::current / 32];
@@ -232,9 +233,9 @@ inline void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, u
         const int row = from / 4, column = from % 4 * 2 + i;
         for (int part = 0; part < 4; ++part)
           left[row + part % 2 * 8][column + part / 2 * 8] =
-              emulated::value_of((Half)(all.in[from][part] >> (16 * i)), kBf16);
+              emulated::value_of((Half)(all.in[from][part] >> (16 * i)), kAreBf16);
         for (int part = 0; part < 2; ++part)
-          right[column + part * 8][row] = emulated::value_of((Half)(all.in[from][4] >> (32 * part + 16 * i)), kBf16);
+          right[column + part * 8][row] = emulated::value_of((Half)(all.in[from][4] >> (32 * part + 16 * i)), kAreBf16);
       }
     for (int to = 0; to < 32; ++to)
       for (int e = 0; e < 4; ++e) {
@@ -374,7 +375,16 @@ inline unsigned bf16_pair_of(float low, float high) {
 inline unsigned f16_pair_of(float low, float high) {
   return emulated::encode(low, false) | (unsigned)emulated::encode(high, false) << 16;
 }
-inline unsigned pair_of(float low, float high) { return kBf16 ? bf16_pair_of(low, high) : f16_pair_of(low, high); }
+template <bool kAreBf16 = kBf16>
+inline unsigned pair_of(float low, float high) {
+  return kAreBf16 ? bf16_pair_of(low, high) : f16_pair_of(low, high);
+}
+inline unsigned bytes_of(unsigned x, unsigned y, unsigned selector) {
+  const uint64_t both = x | (uint64_t)y << 32;
+  unsigned bytes = 0;
+  for (int i = 0; i < 4; ++i) bytes |= (unsigned)(both >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return bytes;
+}
 )";
 }
 

@@ -74,6 +74,9 @@ class Variant {
   /// This variant for work of other sizes and strides, without looking at the others: the one that
   /// KernelFamily::variants() has for that work. Null if only variants() knows it.
   virtual std::shared_ptr<const Variant> at_sizes_of(const Work&, const DeviceProperties&) const { return nullptr; }
+  /// This variant by as few CTAs as its kernels work with, so that each takes many tiles one after the other. Null if
+  /// the number of CTAs follows from the problem.
+  virtual std::shared_ptr<const Variant> on_few_ctas() const { return nullptr; }
   /// The bytes of registers that its kernels may keep in memory.
   virtual std::int64_t harmless_spill() const { return kHarmlessSpill; }
   /// Whether it is built whatever registers spill, because no smaller variant follows.

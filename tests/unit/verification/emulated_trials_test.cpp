@@ -50,6 +50,12 @@ std::vector<AnyShape> shapes_of(const AttentionProblem& problem, Direction direc
   shapes.push_back(backend::kernels::split_kv_shapes(problem, device).front());
   const auto persistent = backend::kernels::persistent_split_kv_shapes(problem, device);
   if (!persistent.empty()) shapes.push_back(persistent.front());
+  if (backend::kernels::hopper_objections(problem, direction, kHopper).empty() &&
+      backend::kernels::hopper_split_kv_objections(problem).empty()) {
+    shapes.push_back(backend::kernels::hopper_split_kv_shapes(problem, device.multiprocessors).front());
+    if (!persistent.empty())
+      shapes.push_back(backend::kernels::persistent_hopper_split_kv_shape(problem, device.multiprocessors));
+  }
   return shapes;
 }
 
@@ -63,8 +69,12 @@ std::string wrong(const AttentionProblem& problem) {
     if (!verdict.right) found += concat(backend::kernels::traits_of(shape).name, ": ", verdict.reason, "\n");
   };
   for (const AnyShape& shape : shapes_of(tried.problem, Direction::kForward)) {
-    const auto plan = test::emulated_forward_plan(tried, shape);
-    note(shape, verdict_of(verify_forward(trial, *plan, backend::host_memory(), kOfKernels), Direction::kForward));
+    const auto verify = [&](const AnyShape& of) {
+      const auto plan = test::emulated_forward_plan(tried, of);
+      note(shape, verdict_of(verify_forward(trial, *plan, backend::host_memory(), kOfKernels), Direction::kForward));
+    };
+    verify(shape);
+    if (const auto few = backend::kernels::tiled_variant(shape)->on_few_ctas()) verify(few);
   }
   if (!tried.backward) return found;
   for (const AnyShape& shape : shapes_of(tried.problem, Direction::kBackward)) {
@@ -73,6 +83,46 @@ std::string wrong(const AttentionProblem& problem) {
          verdict_of(verify_backward(trial, *plan, backend::host_memory(), {}, true, kOfKernels), Direction::kBackward));
   }
   return found;
+}
+
+/// A fault in what a decode kernel does with its second tile and later ones is seen by few CTAs, and by them alone: a
+/// device's CTAs have less than a tile each of so small a problem.
+TEST(EmulatedTrials, OfDecodesTakeManyTilesOneAfterTheOther) {
+  AttentionProblem problem = test::small_problem();
+  problem.batch = 4;
+  problem.heads_q = 8;
+  problem.heads_kv = 2;
+  problem.seq_q = 2;
+  problem.seq_kv = 8192;
+  problem.dim_qk = problem.dim_v = 64;
+  problem.dtype = DType::kBF16;
+  problem.backward = problem.stats = false;
+  problem.lengths.kv = true;
+  problem.paged = PagedKeys{16, 3000, 512};
+  problem.program = Program::parse("value = score");
+  const compiler::CompiledProblem subject = compiler::compile(problem::with_implied_operands(problem));
+  Trial trial(subject);
+  backend::DeviceProperties device;
+  device.compute_capability = kHopper;
+  device.multiprocessors = 264;
+  device.shared_memory_per_block = 232448;
+  const AttentionProblem& tried = trial.problem().problem;
+  const test::EmulatedLaunches::Fault skipped{"    tile = tile_of(bit_number(lowest));\n",
+                                              "    tile = tile_of(bit_number(lowest) % kChunkTiles);\n"};
+  for (const backend::kernels::SplitKvShape& shape :
+       {backend::kernels::persistent_split_kv_shapes(tried, device).front(),
+        backend::kernels::persistent_hopper_split_kv_shape(tried, device.multiprocessors)}) {
+    SCOPED_TRACE(shape.hopper ? "by warpgroups" : "by warps");
+    const auto is_right = [&](const backend::kernels::Variant& variant, const test::EmulatedLaunches::Fault& fault) {
+      const auto plan = test::emulated_forward_plan(trial.problem(), variant, fault);
+      return verdict_of(verify_forward(trial, *plan, backend::host_memory(), kOfKernels), Direction::kForward).right;
+    };
+    const auto all = backend::kernels::tiled_variant(shape), few = all->on_few_ctas();
+    ASSERT_NE(few, nullptr);
+    EXPECT_TRUE(is_right(*few, {}));
+    EXPECT_TRUE(is_right(*all, skipped)) << "each team has a tile or two";
+    EXPECT_FALSE(is_right(*few, skipped));
+  }
 }
 
 checking::CheckCase few_rows_case(std::uint64_t seed) {

@@ -25,7 +25,7 @@ using kernels::OperandTarget;
 using kernels::Work;
 
 /// To be raised when the same source is compiled to something else, or is given other arguments.
-constexpr int kRevision = 4;
+constexpr int kRevision = 5;
 
 Bytes plan_key(const kernels::KernelsRecipe& recipe, int compute_capability) {
   CanonicalWriter image;

@@ -64,6 +64,7 @@ class KernelsRecipe final : public Recipe {
   std::optional<ExecutablePlan> plan_at_sizes_of(const compiler::CompiledProblem& problem,
                                                  const DeviceProperties& device, const Artifact& artifact,
                                                  const PlanOptions& options) const override;
+  std::optional<ExecutablePlan> plan_on_few_blocks(const Artifact& artifact) const override;
 
   /// The launches of the plan of other sizes, which has this recipe's kernels; nothing where there is no such plan.
   std::optional<CallLayout> layout_at_sizes_of(const compiler::CompiledProblem& problem,

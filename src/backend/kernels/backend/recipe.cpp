@@ -128,6 +128,12 @@ std::optional<ExecutablePlan> KernelsRecipe::plan_at_sizes_of(const compiler::Co
   return plan_of(problem, std::move(*layout), artifact);
 }
 
+std::optional<ExecutablePlan> KernelsRecipe::plan_on_few_blocks(const Artifact& artifact) const {
+  const std::shared_ptr<const Variant> few = variant_->on_few_ctas();
+  if (!few) return std::nullopt;
+  return plan_of(problem_, few->layout(work()), artifact);
+}
+
 std::shared_ptr<const Variant> KernelsRecipe::same_variant(const Work& work, const DeviceProperties& device) const {
   std::vector<UnsupportedReason> left_out;
   for (auto& variant : family_.variants(work, device, left_out))

@@ -79,7 +79,7 @@ class Float8Variant final : public ShapedVariant<Float8Shape> {
 
   void fill(Holes& holes, const Work& work) const override {
     constexpr std::string_view kPrimitives = "backend/kernels/float8/primitives.cuh";
-    fill_hopper_settings(holes, HopperShape{shape()}, 1);
+    fill_hopper_settings(holes, work.problem.problem, HopperShape{shape()}, 1);
     holes.set("product", "");
     std::string products;
     CanonicalWriter from;

@@ -117,6 +117,12 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
     if (hangs_on_sizes || (shape().turn_ctas > 0 && !may_take_turns(work))) return nullptr;
     return hopper_variant(shape());
   }
+  std::shared_ptr<const Variant> on_few_ctas() const override {
+    if (!is_persistent()) return nullptr;
+    HopperShape few = shape();
+    few.persistent_ctas = 1;
+    return hopper_variant(few);
+  }
 
  protected:
   CallLayout family_layout(const Work& work) const override {
@@ -304,17 +310,17 @@ std::string product_text(std::string_view file, std::string_view name, std::int6
                                                               {"r5", register_numbers(sums + 5, 1)}});
 }
 
-void fill_hopper_settings(Holes& holes, const HopperShape& shape, int query_stages) {
+void fill_hopper_settings(Holes& holes, const AttentionProblem& problem, const HopperShape& shape, int query_stages) {
   static constexpr std::array<const char*, 3> kDqOrders{"kFenceAtOnce", "kLateFence", "kEarlyAdditions"};
   holes.set("key_stages", shape.key_stages);
-  holes.set("box_rows", kHopperBoxRows);
+  holes.set("box_rows", box_rows_of(problem));
   holes.set("query_stages", query_stages);
   holes.set("loads_bias", shape.loaded_bias ? "true" : "false");
   holes.set("dq_order", kDqOrders[static_cast<std::size_t>(shape.dq_order)]);
 }
 
 void fill_hopper(Holes& holes, const AttentionProblem& problem, Direction direction, const HopperShape& shape) {
-  fill_hopper_settings(holes, shape, hopper_query_stages(shape, problem.dim_qk, problem.dim_v));
+  fill_hopper_settings(holes, problem, shape, hopper_query_stages(shape, problem.dim_qk, problem.dim_v));
   const std::string_view type = problem.dtype == DType::kBF16 ? "bf16.bf16" : "f16.f16";
   std::string products;
   CanonicalWriter from;

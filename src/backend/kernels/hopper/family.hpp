@@ -148,7 +148,7 @@ std::vector<std::int64_t> hopper_product_columns(const AttentionProblem& problem
 /// hopper/primitives.cuh's products.
 std::string product_text(std::string_view file, std::string_view name, std::int64_t columns, std::string_view type);
 /// Fills the holes of hopper/tiles.cuh.
-void fill_hopper_settings(Holes& holes, const HopperShape& shape, int query_stages);
+void fill_hopper_settings(Holes& holes, const AttentionProblem& problem, const HopperShape& shape, int query_stages);
 /// Fills the holes of hopper/tiles.cuh and hopper/primitives.cuh. Decode kernels have the shape of a forward there.
 void fill_hopper(Holes& holes, const AttentionProblem& problem, Direction direction, const HopperShape& shape);
 

@@ -85,13 +85,14 @@ SCOREMOD_FUNCTION void produce_keys(const MappedArguments& all, const ForwardTil
   const int keys = keys_of(call, b);
   do {
     const int first = walk.tile * kKeys, head = h / call.group;
+    const int k_page = page_of_box(call.k, b, first, keys), v_page = page_of_box(call.v, b, first, keys);
     mbarrier_wait(tiles.k_empty + ring.stage, ring.phase ^ 1);
-    fill_tile<kKeys, kDimQk>(tiles.k + ring.stage * (ForwardTiles::kKBytes / 2), call.k, all.k,
-                             tiles.k_full + ring.stage, b, head, first, keys);
+    fill_keys<kDimQk, false>(tiles.k + ring.stage * (ForwardTiles::kKBytes / 2), call.k, all.k,
+                             tiles.k_full + ring.stage, b, head, first, keys, k_page);
     if (kLoadsBias) produce_copied(all, tiles, ring, b, h, query_tile, first);
     mbarrier_wait(tiles.v_empty + ring.stage, ring.phase ^ 1);
-    fill_tile<kKeys, kDimV>(tiles.v + ring.stage * (ForwardTiles::kVBytes / 2), call.v, all.v,
-                            tiles.v_full + ring.stage, b, head, first, keys);
+    fill_keys<kDimV, true>(tiles.v + ring.stage * (ForwardTiles::kVBytes / 2), call.v, all.v,
+                           tiles.v_full + ring.stage, b, head, first, keys, v_page);
     ring.advance();
   } while (walk.next(call, b, h));
 }
@@ -193,6 +194,26 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tile
   fence_operand(rows.output.at[0]);
 }
 
+// Whether a varlen sequence ends before the queries of the calling warpgroup.
+SCOREMOD_FUNCTION bool has_no_queries(const AttentionArguments& call, int b, int query_tile) {
+  return kRaggedQueries && query_tile * kQueries + group_number() * 64 >= queries_of(call, b);
+}
+
+// consume_keys() for a warpgroup without queries: it takes its turns and releases stages. A decode's tile has one query.
+SCOREMOD_FUNCTION void pass_keys(const Arguments& p, const ForwardTiles& tiles, TileWalk<false>& walk,
+                                 Ring<kStages>& ring, int b, int h) {
+  for (;; ring.advance()) {
+    mbarrier_wait(tiles.k_full + ring.stage, ring.phase);
+    scheduler_wait();
+    scheduler_pass();
+    consumer_release(tiles.k_empty + ring.stage);
+    const bool more = walk.next(p.call, b, h);
+    mbarrier_wait(tiles.v_full + ring.stage, ring.phase);
+    if (!more) return;
+    consumer_release(tiles.v_empty + ring.stage);
+  }
+}
+
 // Stores the warpgroup's rows, o through its rows of tile `own`. Returns whether an output is not finite.
 SCOREMOD_FUNCTION bool store_forward(const Arguments& p, Half* own, SoftmaxRows& rows, int b, int h, int first_query) {
   const AttentionArguments& call = p.call;
@@ -233,6 +254,7 @@ SCOREMOD_FUNCTION void consume_forward(const Arguments& p, const ForwardTiles& t
   Ring<kStages> ring;
   scheduler_begin();
   mbarrier_wait(tiles.q_full, 0);
+  if (has_no_queries(p.call, b, query_tile)) return pass_keys(p, tiles, walk, ring, b, h);
   consume_keys(p, tiles, tiles.q, rows, walk, ring, b, h, first_query);
 }
 

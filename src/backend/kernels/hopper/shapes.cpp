@@ -295,8 +295,10 @@ std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem
                                                                " queries and keys in a backward, found ", problem.seq_q,
                                                                " and ", problem.seq_kv)));
   }
-  if (problem.paged)
-    reasons.push_back(unsupported(Rule::kPaged, "hopper kernels: expected dense keys and values, found paged ones"));
+  if (!pages_hold_boxes(problem)) {
+    reasons.push_back(unsupported(Rule::kPaged, concat("hopper kernels: expected pages of a multiple of 8 tokens, found ",
+                                                       problem.paged->block_size)));
+  }
   if (backward && problem.dtype_o && *problem.dtype_o != problem.dtype) {
     reasons.push_back(
         unsupported(Rule::kOutputDtype, concat("hopper kernels: expected d_o of the dtype of q, ",

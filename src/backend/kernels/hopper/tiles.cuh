@@ -7,7 +7,7 @@
 #include "backend/kernels/shared/tiles.cuh"
 
 // Constants of Hopper kernels beside shared/settings.cuh.
-constexpr int kBoxRows = /*{box_rows}*/ 64 /*{}*/;         // the rows of each TMA load
+constexpr int kBoxRows = /*{box_rows}*/ 32 /*{}*/;         // the rows of each TMA load
 constexpr int kQueryStages = /*{query_stages}*/ 1 /*{}*/;  // the forward's stages of q tiles
 constexpr int kKeyStages = /*{key_stages}*/ 2 /*{}*/;      // the dQ kernel's stages of k and v tiles
 // Whether TMA loads an operand that varies along queries and keys, a tile for each tile of scores, as it does k and v.
@@ -22,6 +22,9 @@ struct MappedArguments {
   TensorMap q, k, v, d_o, copied;
   Arguments rest;
 };
+
+// Whether TMA can load paged keys: the rows of a box lie in one page.
+constexpr bool kPagesHoldBoxes = !kPaged || kBlockRows % kBoxRows == 0;
 
 constexpr int kGroup = 128;  // threads of a warpgroup
 constexpr int kGroups = kThreads / kGroup;
@@ -91,6 +94,70 @@ SCOREMOD_FUNCTION void fill_tile(Half* tile, const TensorArgument& tensor, const
   else
     meet(kProducerBarrier, kGroup);
   if (thread == 0) arrive(full);
+}
+
+// Finds the page of each box of a tile of keys or values: lane i of a warp has that of box i. A box without keys, or of
+// no page of the pool, has the page behind the last, of which TMA loads zeros. Callers look up a tile's pages before
+// they wait for room for it.
+SCOREMOD_FUNCTION int page_of_box(const TensorArgument& tensor, int b, int first, int keys) {
+  if (!kPaged || !kPagesHoldBoxes) return 0;
+  const int row = first + threadIdx.x % 32 * kBoxRows;
+  if (row >= keys || row >= first + kKeys) return tensor.count;
+  const int page = tensor.places[b * tensor.place_batch + row / kBlockRows * tensor.place_step];
+  return page >= 0 && page < tensor.count ? page : tensor.count;
+}
+
+// Copies the box of rows in which a sequence ends, and zeros behind its keys: a weight of 0 does not hide what is not a
+// number there. All lanes of a warp call it.
+template <int kDim>
+SCOREMOD_FUNCTION void copy_last_box(Half* tile, const Rows& from, int first, int box, int keys, int page) {
+  constexpr int kWords = blocks_of(kDim) * 8;
+#pragma unroll 1
+  for (int i = threadIdx.x % 32; i < kBoxRows * kWords; i += 32) {
+    const int row = box * kBoxRows + i / kWords, dim = i % kWords * 8;
+    const bool there = first + row < keys && dim < kDim;
+    copy_ahead<16>(word_of_tile<kKeys>(tile, row, dim), from.at(first + (there ? row : 0), page) + (there ? dim : 0),
+                   there ? 16 : 0);
+  }
+  wait_for_copies();
+  fence_proxy_async();
+}
+
+// fill_tile() for keys or values in pages, by TMA. A warp calls it, and each lane has its box's page. Of keys a mask
+// hides what lies behind the last.
+template <int kDim, bool kAreValues>
+SCOREMOD_FUNCTION void fill_paged_tile(Half* tile, const TensorArgument& tensor, const TensorMap& map, Barrier* full,
+                                       int b, int h, int first, int keys, int page) {
+  constexpr int kBoxes = kKeys / kBoxRows;
+  const int lane = threadIdx.x % 32, last = (keys - first) / kBoxRows;
+  const bool copies = kAreValues && last < kBoxes && (keys - first) % kBoxRows != 0;
+  if (copies) {
+    const int of_last = from_lane(page, last);
+    copy_last_box<kDim>(tile, rows_of(tensor, b, h), first, last, keys,
+                        of_last < tensor.count ? of_last : tensor.count - 1);
+    warp_barrier();
+  }
+  if (lane == 0) arrive_and_expect(full, tile_bytes(copies ? kKeys - kBoxRows : kKeys, kDim));
+  warp_barrier();
+  if (lane >= kBoxes || (copies && lane == last)) return;
+#pragma unroll
+  for (int block = 0; block < blocks_of(kDim); ++block)
+    tma_load(tile + (block * kKeys + lane * kBoxRows) * 64, &map, full, block * 64,
+             (first + lane * kBoxRows) % kBlockRows, h, page);
+}
+
+// fill_tile() for a tile of keys, or of values, whose page_of_box() was found before.
+template <int kDim, bool kAreValues, int kFillers = kGroup>
+SCOREMOD_FUNCTION void fill_keys(Half* tile, const TensorArgument& tensor, const TensorMap& map, Barrier* full, int b,
+                                 int h, int first, int keys, int page) {
+  if constexpr (kPaged) {
+    if (tensor.aligned) {
+      if (kFillers == 32 || threadIdx.x < kThreads + 32)
+        fill_paged_tile<kDim, kAreValues>(tile, tensor, map, full, b, h, first, keys, page);
+      return;
+    }
+  }
+  fill_tile<kKeys, kDim, kFillers>(tile, tensor, map, full, b, h, first, keys);
 }
 
 // consumer_release: one arrival on the `empty` mbarrier for each warp of consumers.

@@ -31,8 +31,8 @@ CUtensorMapDataType map_type(DType dtype) {
   return dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 }
 
-bool write_map(DType dtype, const problem::TensorShape& shape, const device::TensorArgument& tensor, CacheLines lines,
-               std::byte (&to)[TensorMaps::kBytes]) {
+bool write_map(const AttentionProblem& problem, const problem::TensorShape& shape, const device::TensorArgument& tensor,
+               CacheLines lines, std::byte (&to)[TensorMaps::kBytes]) {
   static_assert(sizeof(CUtensorMap) == TensorMaps::kBytes);
   // Rows that are the same memory are none that a map can have.
   if ((shape.sequence > 1 && tensor.row <= 0) || (shape.heads > 1 && tensor.head <= 0) ||
@@ -41,17 +41,17 @@ bool write_map(DType dtype, const problem::TensorShape& shape, const device::Ten
   const auto size = [](std::int64_t of) { return static_cast<cuuint64_t>(of); };
   const std::array<cuuint64_t, 4> sizes{size(shape.dim), size(shape.sequence), size(shape.heads), size(shape.batch)};
   // The stride of a size of 1 may be anything, but what the driver takes.
-  const std::size_t element = size_of(dtype);
+  const std::size_t element = size_of(problem.dtype);
   const auto stride = [&](long long elements) {
     return elements <= 0 ? cuuint64_t{16} : static_cast<cuuint64_t>(elements) * element;
   };
   const std::array<cuuint64_t, 3> strides{stride(tensor.row), stride(tensor.head), stride(tensor.batch)};
   const std::array<cuuint32_t, 4> box{static_cast<cuuint32_t>(kBoxBytes / element),
-                                      static_cast<cuuint32_t>(kHopperBoxRows), 1, 1},
+                                      static_cast<cuuint32_t>(box_rows_of(problem)), 1, 1},
       steps{1, 1, 1, 1};
   CUtensorMap map{};
   const CUresult status = SCOREMOD_DRIVER(cuTensorMapEncodeTiled)(
-      &map, map_type(dtype), 4, tensor.data, sizes.data(), strides.data(), box.data(), steps.data(),
+      &map, map_type(problem.dtype), 4, tensor.data, sizes.data(), strides.data(), box.data(), steps.data(),
       CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
       lines == CacheLines::k128Bytes ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -169,7 +169,7 @@ void write_tensor_maps(const KernelCall& call, ArgumentBytes& arguments) {
     auto& map = arguments.maps().bytes[number++];
     device::TensorArgument& tensor = *mapped.tensor;
     if (tensor.data == nullptr || tensor.aligned == 0) continue;
-    const bool has_map = write_map(call.problem().dtype, mapped.shape, tensor, call.cache_lines(), map);
+    const bool has_map = write_map(call.problem(), mapped.shape, tensor, call.cache_lines(), map);
     tensor.aligned = has_map ? device::kMappedRows : without;
   }
 }

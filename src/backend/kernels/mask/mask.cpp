@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -136,18 +138,33 @@ bool follows_query(const Program& program, const std::vector<analysis::Dependenc
   return node.op == Op::kAdd && is_constant(x) && follows_query(program, on, y);
 }
 
-/// Whether all conditions are of a key and its batch and head alone, or keep keys up to a diagonal. The other side is
-/// the key's index itself, which is far from where integers wrap.
-bool grows_with_query(const Program& program, const std::vector<analysis::Dependence>& on) {
-  std::vector<NodeId> conditions;
-  collect_conditions(program, program.keep(), conditions);
+/// The bound of a condition that keeps the keys up to it, or below it. The other side is the key's index itself, which
+/// is far from where integers wrap.
+std::optional<NodeId> bound_of_keys(const Program& program, NodeId id) {
+  const Node& node = program.nodes()[id];
+  const bool is_upper = node.op == Op::kLe || node.op == Op::kLt, is_lower = node.op == Op::kGe || node.op == Op::kGt;
+  if (!is_upper && !is_lower) return std::nullopt;
+  const NodeId key = node.args[is_upper ? 0 : 1], bound = node.args[is_upper ? 1 : 0];
+  if (program.nodes()[key].op != Op::kKeyIdx) return std::nullopt;
+  return bound;
+}
+
+/// Whether all conditions are of a key and its batch and head alone, or keep keys up to a diagonal.
+bool grows_with_query(const Program& program, const std::vector<analysis::Dependence>& on,
+                      std::span<const NodeId> conditions) {
   return std::ranges::all_of(conditions, [&](NodeId id) {
     if (!on[id].on(Axis::kQuery)) return !on[id].score;
-    const Node& node = program.nodes()[id];
-    const bool is_upper = node.op == Op::kLe || node.op == Op::kLt, is_lower = node.op == Op::kGe || node.op == Op::kGt;
-    if (!is_upper && !is_lower) return false;
-    const NodeId key = node.args[is_upper ? 0 : 1], diagonal = node.args[is_upper ? 1 : 0];
-    return program.nodes()[key].op == Op::kKeyIdx && follows_query(program, on, diagonal);
+    const auto bound = bound_of_keys(program, id);
+    return bound && follows_query(program, on, *bound);
+  });
+}
+
+/// Whether all conditions of a mask that grows_with_query() keep keys up to something that does not vary with them.
+bool keeps_prefix(const Program& program, const std::vector<analysis::Dependence>& on,
+                  std::span<const NodeId> conditions) {
+  return std::ranges::all_of(conditions, [&](NodeId id) {
+    const auto bound = bound_of_keys(program, id);
+    return bound && !on[*bound].on(Axis::kKey);
   });
 }
 
@@ -162,7 +179,16 @@ MaskKnowledge find_knowledge(const compiler::CompiledProblem& problem, Direction
   knowledge.kind = on[program.keep()].score ? MaskKnowledge::Kind::kScore : MaskKnowledge::Kind::kList;
   if (knowledge.kind == MaskKnowledge::Kind::kList) {
     knowledge.terms = {program.keep()};
-    knowledge.grows_with_query = grows_with_query(program, on);
+    std::vector<NodeId> conditions;
+    collect_conditions(program, program.keep(), conditions);
+    // Kernels that ask leave out queries beyond a varlen sequence's last.
+    std::erase_if(conditions, [&](NodeId id) {
+      return std::ranges::any_of(mask.terms, [&](const masks::MaskTerm& term) {
+        return term.node == id && term.axis == Axis::kQuery && is_end(term);
+      });
+    });
+    knowledge.grows_with_query = grows_with_query(program, on, conditions);
+    knowledge.keeps_prefix = knowledge.grows_with_query && keeps_prefix(program, on, conditions);
   } else {
     for (const masks::MaskTerm& term : mask.terms)
       if (!on[term.node].score) knowledge.terms.push_back(term.node);

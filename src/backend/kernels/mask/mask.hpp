@@ -33,6 +33,9 @@ struct MaskKnowledge {
   /// A query keeps all keys that an earlier one of its head keeps, as below a diagonal. Some kernels look at the first
   /// and the last of a tile's queries alone then.
   bool grows_with_query = false;
+  /// That, and a query keeps all keys of its batch and head before one that it keeps, wherever they lie. These kernels
+  /// look at the first and the last of a tile's keys alone then.
+  bool keeps_prefix = false;
   /// The states are the same in every call, because the terms read no runtime arguments.
   bool same_in_every_call = false;
 };

@@ -33,8 +33,9 @@ SCOREMOD_FUNCTION void load_matrices_transposed(unsigned (&out)[4], const Half* 
 
 // mma.sync.m16n8k16: sum += a b, 16 x 16 by 16 x 8. Lane l holds of sum rows l / 4 and l / 4 + 8, columns 2 (l % 4) and
 // the next.
+template <bool kAreBf16 = kBf16>
 SCOREMOD_FUNCTION void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  if (kBf16) {
+  if (kAreBf16) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
@@ -162,6 +163,9 @@ SCOREMOD_FUNCTION unsigned f16_pair_of(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
   return bits;
 }
+template <bool kAreBf16 = kBf16>
 SCOREMOD_FUNCTION unsigned pair_of(float low, float high) {
-  return kBf16 ? bf16_pair_of(low, high) : f16_pair_of(low, high);
+  return kAreBf16 ? bf16_pair_of(low, high) : f16_pair_of(low, high);
 }
+// prmt.b32: four bytes of x, numbers 0 to 3, and of y, 4 to 7; the selector's lowest hex digit names the lowest one.
+SCOREMOD_FUNCTION unsigned bytes_of(unsigned x, unsigned y, unsigned selector) { return __byte_perm(x, y, selector); }

@@ -267,12 +267,16 @@ template <bool kMasked, bool kCopied = false>
 /*{}*/
 
 /*{keeps}*/
-// The mask of an element, for kernels that make the block mask, or walk over keys without one.
-/*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ bool keeps(const Arguments& p, int b, int h, int q, int kv) {
+// The mask of an element, wherever its key lies.
+/*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ bool mask_keeps(const Arguments& p, int b, int h, int q, int kv) {
   const int offset_b = index_offset(p.call.offset_b), offset_h = index_offset(p.call.offset_h),
             offset_q = index_offset(p.call.offset_q), offset_kv = index_offset(p.call.offset_kv);
-  const bool page = has_page(p.call, b, kv);
   /*{statements}*/ const bool keep = kv <= q; /*{}*/
-  return /*{keep}*/ keep /*{}*/ && page;
+  return /*{keep}*/ keep /*{}*/;
+}
+// For kernels that make the block mask, or walk over keys without one.
+SCOREMOD_FUNCTION bool keeps(const Arguments& p, int b, int h, int q, int kv) {
+  const bool page = has_page(p.call, b, kv);
+  return mask_keeps(p, b, h, q, kv) && page;
 }
 /*{}*/

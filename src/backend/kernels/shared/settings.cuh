@@ -88,6 +88,8 @@ constexpr bool kMaskVariesWithHead = /*{mask_varies_with_head}*/ false /*{}*/;
 constexpr bool kMaskVariesWithQuery = /*{mask_varies_with_query}*/ true /*{}*/;
 // Whether a query keeps all keys that an earlier one of its head keeps.
 constexpr bool kMaskGrowsWithQuery = /*{mask_grows_with_query}*/ false /*{}*/;
+// Whether that holds, and a query keeps all keys before one that it keeps.
+constexpr bool kMaskKeepsPrefix = /*{mask_keeps_prefix}*/ false /*{}*/;
 constexpr int kProducers = /*{producers}*/ 0 /*{}*/;  // the producer threads of a Hopper CTA
 // The stages of a pipeline; for decode kernels, the tiles that there is room for.
 constexpr int kStages = /*{stages}*/ 2 /*{}*/;

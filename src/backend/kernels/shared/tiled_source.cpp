@@ -124,6 +124,7 @@ void set_mask(Holes& holes, const MaskKnowledge& mask) {
   holes.set("mask_varies_with_head", flag(mask.varies_with_head));
   holes.set("mask_varies_with_query", flag(mask.varies_with_query));
   holes.set("mask_grows_with_query", flag(mask.grows_with_query));
+  holes.set("mask_keeps_prefix", flag(mask.keeps_prefix));
 }
 
 /// Fills the holes of shared/settings.cuh, the constants of a direction's kernels.

@@ -75,15 +75,15 @@ struct Sums {
 };
 
 // Rounds 16 columns of a row tile to halves, as the left operand of an MMA has them.
-template <int kRowTiles, int kColumns>
+template <int kRowTiles, int kColumns, bool kAreBf16 = kBf16>
 SCOREMOD_FUNCTION void round_to_left(unsigned (&left)[4], const Sums<kRowTiles, kColumns>& sums, int row_tile,
                                      int column) {
   const auto& low = sums.at[row_tile][column / 8];
   const auto& high = sums.at[row_tile][column / 8 + 1];
-  left[0] = pair_of(low[0], low[1]);
-  left[1] = pair_of(low[2], low[3]);
-  left[2] = pair_of(high[0], high[1]);
-  left[3] = pair_of(high[2], high[3]);
+  left[0] = pair_of<kAreBf16>(low[0], low[1]);
+  left[1] = pair_of<kAreBf16>(low[2], low[3]);
+  left[2] = pair_of<kAreBf16>(high[0], high[1]);
+  left[3] = pair_of<kAreBf16>(high[2], high[3]);
 }
 
 template <int kRowTiles, int kColumns>

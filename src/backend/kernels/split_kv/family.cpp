@@ -21,13 +21,15 @@ struct Walk {
   double launch, rows;    ///< what a call takes beside its walks over keys, and for each row
   double keys, row_keys;  ///< of a block of kWarps alone for each million keys, and for each row of its tile
   double reached;         ///< of the memory's bandwidth
+  /// The time of a persistent CTA for each tile of rows that it goes to. A team of a warpgroup waits for its rows of q
+  /// as long as one of a warp does, but there are fewer (bench/results/decode_lengths.json).
+  double next_tile;
+  double next_ctas;  ///< the delay of CTAs that begin when others have ended, whose first loads run beside nothing
 };
-constexpr Walk kByWarps{0.005, 0, 7.25, 0.095, 0.885}, kByGroups{0.005, 7.7e-5, 7.7, 0, 0.911},
-    kWide{0.005, 7.7e-5, 8.2, 0, 0.911};
+constexpr Walk kByWarps{0.005, 0, 7.25, 0.095, 0.885, 0.0007, 0.002},
+    kByGroups{0.005, 7.7e-5, 7.7, 0, 0.911, 0.0037, 0.0045}, kWide{0.005, 7.7e-5, 8.2, 0, 0.911, 0.0007, 0.002};
 constexpr double kWarps = 8;
 const Walk& walk_of(const SplitKvShape& shape) { return shape.wide ? kWide : shape.hopper ? kByGroups : kByWarps; }
-/// The delay of CTAs that begin when others have ended: their first loads have nothing to run beside.
-constexpr double kNextBlocks = 0.002;
 /// The time of split CTAs: to store partials, for the last of a tile to merge them, and for each million rows.
 constexpr double kMerge = 0.004, kMergeRows = 0.74;
 /// Keys and values that are read again by other blocks at the same time come from the cache.
@@ -37,8 +39,6 @@ constexpr double kShares = 0.003;
 /// A persistent kernel's time beside that of split CTAs where all lengths are the same. A window makes even shares of
 /// keys uneven work (bench/results/decode_lengths.json).
 constexpr double kPersistent = 1.07, kPersistentOfPartialTiles = 1.7;
-/// The time of a persistent CTA for each tile of rows that it goes to.
-constexpr double kNextTile = 0.0007;
 /// The longest sequence by the mean one, where lengths are in device memory. Below kLongContext keys no sequence is so
 /// long that others' CTAs end much earlier. Above, one may take five times as long as even shares.
 constexpr double kLongest = 1 / 0.75;
@@ -115,6 +115,8 @@ double memory_time(const AttentionProblem& p, const SplitKvShape& shape, const M
   return bytes / (walk_of(shape).reached * rates.bytes_per_ms);
 }
 
+constexpr int kFewestSplits = 2;  ///< of a shape that has some
+
 class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
  public:
   using ShapedVariant::ShapedVariant;
@@ -141,6 +143,16 @@ class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
   std::shared_ptr<const Variant> at_sizes_of(const Work& work, const DeviceProperties& device) const override {
     return split_kv_variant(split_kv_at_sizes(shape(), work.problem.problem, device.multiprocessors));
   }
+  std::shared_ptr<const Variant> on_few_ctas() const override {
+    SplitKvShape few = shape();
+    if (few.persistent_ctas > 0)
+      few.persistent_ctas = 1;
+    else if (few.splits > kFewestSplits)
+      few.splits = kFewestSplits;
+    else
+      return nullptr;
+    return split_kv_variant(few);
+  }
 
  protected:
   CallLayout family_layout(const Work& work) const override {
@@ -157,17 +169,18 @@ class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
     // These kernels are memory-bound; others were measured with 256 only.
     if (hopper) layout.cache_lines = CacheLines::k128Bytes;
     if (shape().wide)
-      layout.maps = p.paged && p.paged->block_size % kHopperBoxRows != 0 ? Maps::kUnused : Maps::kOptional;
+      layout.maps = pages_hold_boxes(p) ? Maps::kOptional : Maps::kUnused;
     const std::int64_t tiles = layout.query_tiles * p.batch * p.heads_kv;
     if (layout.tags_calls) {
       layout.add_workspace(&device::AttentionArguments::parts, split_kv_part_bytes(shape(), p));
       layout.add_workspace(&device::AttentionArguments::shares,
                            static_cast<std::size_t>(tiles) * sizeof(*device::AttentionArguments::shares));
     }
-    const char* const kernel = shape().wide ? "hopper_wide_decode"
-                               : hopper     ? "hopper_split_kv_decode"
-                               : persistent ? "split_kv_persistent_decode"
-                                            : "split_kv_decode";
+    const char* const kernel = shape().wide           ? "hopper_wide_decode"
+                               : hopper && persistent ? "hopper_persistent_decode"
+                               : hopper               ? "hopper_split_kv_decode"
+                               : persistent           ? "split_kv_persistent_decode"
+                                                      : "split_kv_decode";
     const KernelLaunch launch{kernel, persistent ? layout.blocks : tiles * shape().splits, shape().threads(),
                               split_kv_shared_bytes(shape(), p.dim_qk, p.dim_v), hopper};
     if (shape().wide)
@@ -182,8 +195,10 @@ class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
   }
   KernelFiles files(Direction) const override {
     if (shape().wide) return {{}, {{"backend/kernels/split_kv/wide_decode.cuh"}}};
-    if (shape().hopper) return {{}, {{"backend/kernels/split_kv/hopper_decode.cuh"}}};
-    if (shape().persistent_ctas > 0) return {{}, {{"backend/kernels/split_kv/persistent_decode.cuh"}}};
+    const bool persistent = shape().persistent_ctas > 0;
+    if (shape().hopper && persistent) return {{}, {{"backend/kernels/split_kv/hopper_persistent_decode.cuh"}}};
+    if (shape().hopper) return {{}, {{"backend/kernels/split_kv/hopper_decode.cuh", {"hopper_split_kv_decode"}}}};
+    if (persistent) return {{}, {{"backend/kernels/split_kv/persistent_decode.cuh"}}};
     return {{}, {{"backend/kernels/split_kv/decode.cuh", {"split_kv_decode"}}}};
   }
 };
@@ -211,7 +226,9 @@ Variants variants(const Work& work, const DeviceProperties& device, std::vector<
   if (!hopper_objections(problem, work.direction, device.compute_capability).empty()) return found;
   const std::vector<UnsupportedReason> against = hopper_split_kv_objections(problem);
   reasons.insert(reasons.end(), against.begin(), against.end());
-  if (against.empty()) add(hopper_split_kv_shapes(problem, device.multiprocessors));
+  if (!against.empty()) return found;
+  add(hopper_split_kv_shapes(problem, device.multiprocessors));
+  if (has_lengths_in_memory(problem)) add({persistent_hopper_split_kv_shape(problem, device.multiprocessors)});
   return found;
 }
 
@@ -231,8 +248,8 @@ Prediction split_kv_time(const compiler::CompiledProblem& problem, const SplitKv
   const double compute = compute_time(problem, shape, mask, keys, rounds, rates) * uneven;
   const double memory = memory_time(p, shape, mask, rates) * uneven;
   const auto rows = static_cast<double>(std::min<std::int64_t>(p.heads_q / p.heads_kv * p.seq_q, shape.queries));
-  double beside = walk.launch + walk.rows * rows + (rounds.count() - 1) * kNextBlocks;
-  if (persistent) beside += kShares + kNextTile * tiles / blocks;
+  double beside = walk.launch + walk.rows * rows + (rounds.count() - 1) * walk.next_ctas;
+  if (persistent) beside += kShares + walk.next_tile * tiles / blocks;
   if (!persistent && p.paged && p.seq_kv <= kShortKeys) beside += (rounds.count() - 1) * kShortRound;
   if (shape.splits > 1 || persistent)
     beside += kMerge + kMergeRows * static_cast<double>(p.batch * p.heads_q * p.seq_q) / 1e6;

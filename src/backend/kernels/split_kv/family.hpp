@@ -67,6 +67,8 @@ bool has_lengths_in_memory(const AttentionProblem& problem);
 
 /// Shapes by warpgroups, on Hopper, whatever the rows: with split-KV, and with a single split.
 std::vector<SplitKvShape> hopper_split_kv_shapes(const AttentionProblem& problem, std::int64_t multiprocessors);
+/// The persistent one, where persistent_split_kv_shapes() has some, whatever the lengths.
+SplitKvShape persistent_hopper_split_kv_shape(const AttentionProblem& problem, std::int64_t multiprocessors);
 /// One whose teams, a warpgroup each, take so many keys at once: with as many stages as there is room for.
 SplitKvShape hopper_split_kv_shape(int keys, int teams, const AttentionProblem& problem, std::int64_t multiprocessors);
 /// Why there are none where there are Hopper kernels and split_kv_shapes(); empty where there are. A problem's trial

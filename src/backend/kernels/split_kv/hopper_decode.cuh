@@ -13,9 +13,9 @@ static_assert(kTeams == kGroups, "a team is a warpgroup");
 // here.
 constexpr int kBegun = kTurns;
 
-constexpr HopperDecodeStorage kDecodeStorage{kDimQk, kDimV, kQueries, kKeys, kStages, kTeams};
+constexpr HopperDecodeStorage kDecodeStorage{kDimQk, kDimV, kQueries, kKeys, kStages, kTeams, kPersistent};
 
-// A CTA's rows of q, and a team's ring.
+// A CTA's rows of q, or a persistent one's team's, and a team's ring.
 struct TeamTiles {
   static constexpr int kKBytes = kDecodeStorage.k_tile.bytes, kVBytes = kDecodeStorage.v_tile.bytes;
 
@@ -26,7 +26,7 @@ struct TeamTiles {
 
   SCOREMOD_MEMBER TeamTiles(unsigned char* shared, int team) {
     constexpr HopperDecodeStorage kAt = kDecodeStorage;
-    q = (Half*)(shared + kAt.q);
+    q = (Half*)(shared + kAt.q + (kPersistent ? team * kAt.q_tile.bytes : 0));
     k = (Half*)(shared + kAt.rings + team * kAt.ring_bytes);
     v = k + kStages * kKBytes / 2;
     parts = (float*)(shared + kAt.parts);
@@ -49,43 +49,65 @@ struct TeamTiles {
   }
 };
 
-// By the warp that copies for a team.
-SCOREMOD_FUNCTION void produce_team(const MappedArguments& all, const TeamTiles& tiles, const KeyShare& own, int team) {
+// A tile of keys to load, and the pages of the lane's boxes of it.
+struct TilePlaces {
+  int found, k_page, v_page;  // `found` as TeamTiles has it
+
+  SCOREMOD_MEMBER int first_key() const { return found / 2 * kKeys; }
+  // Finds the walk's next tile; returns whether there is one.
+  SCOREMOD_MEMBER bool find(const Arguments& p, const KeyShare& own, KeyWalk& walk, int keys) {
+    if (!walk.next(p, own.b)) return false;
+    found = walk.tile * 2 + (walk.partial ? 1 : 0);
+    k_page = page_of_box(p.call.k, own.b, first_key(), keys);
+    v_page = page_of_box(p.call.v, own.b, first_key(), keys);
+    return true;
+  }
+};
+
+// By the warp that loads for a team: loads the tiles that the walk finds, and tells behind the last one that there is
+// no more. A persistent kernel's team goes on from there with its next rows.
+SCOREMOD_FUNCTION void produce_tiles(const MappedArguments& all, const TeamTiles& tiles, const KeyShare& own,
+                                     KeyWalk& walk, int keys, Ring<kStages>& ring) {
   const AttentionArguments& call = all.rest.call;
-  const int keys = keys_of(call, own.b);
   const bool first_lane = threadIdx.x % 32 == 0;
-  Ring<kStages> ring;
-  KeyWalk walk;
-  walk.begin(call, own, keys, team);
-  while (walk.next(all.rest, own.b)) {
-    const int first = walk.tile * kKeys;
+  TilePlaces next;
+  bool more = next.find(all.rest, own, walk, keys);
+  while (more) {
+    // The next tile is found before this one is loaded, so that nothing waits for its pages.
+    const TilePlaces at = next;
+    more = next.find(all.rest, own, walk, keys);
     mbarrier_wait(tiles.k_empty + ring.stage, ring.phase ^ 1);
-    if (first_lane) tiles.found[ring.stage] = walk.tile * 2 + (walk.partial ? 1 : 0);
-    fill_tile<kKeys, kDimQk, 32>(tiles.k + ring.stage * (TeamTiles::kKBytes / 2), call.k, all.k,
-                                 tiles.k_full + ring.stage, own.b, own.kv_head, first, keys);
+    if (first_lane) tiles.found[ring.stage] = at.found;
+    fill_keys<kDimQk, false, 32>(tiles.k + ring.stage * (TeamTiles::kKBytes / 2), call.k, all.k,
+                                 tiles.k_full + ring.stage, own.b, own.kv_head, at.first_key(), keys, at.k_page);
     mbarrier_wait(tiles.v_empty + ring.stage, ring.phase ^ 1);
-    fill_tile<kKeys, kDimV, 32>(tiles.v + ring.stage * (TeamTiles::kVBytes / 2), call.v, all.v,
-                                tiles.v_full + ring.stage, own.b, own.kv_head, first, keys);
+    fill_keys<kDimV, true, 32>(tiles.v + ring.stage * (TeamTiles::kVBytes / 2), call.v, all.v,
+                               tiles.v_full + ring.stage, own.b, own.kv_head, at.first_key(), keys, at.v_page);
     ring.advance();
   }
   mbarrier_wait(tiles.k_empty + ring.stage, ring.phase ^ 1);
-  if (!first_lane) return;
-  tiles.found[ring.stage] = -1;
-  arrive(tiles.k_full + ring.stage);
+  if (first_lane) {
+    tiles.found[ring.stage] = -1;
+    arrive(tiles.k_full + ring.stage);
+  }
+  if (!kPersistent) return;
+  mbarrier_wait(tiles.v_empty + ring.stage, ring.phase ^ 1);
+  if (first_lane) arrive(tiles.v_full + ring.stage);
+  ring.advance();
 }
 
-// The consumer warpgroup of a team, whose rows begin at the warp's `first_row`. While one team turns scores into
-// weights, another's WGMMAs run. A warp without rows has arbitrary products, which nobody reads.
-SCOREMOD_FUNCTION void consume_team(const Arguments& p, const TeamTiles& tiles, const KeyShare& own, SoftmaxRows& rows,
-                                    int first_row) {
+// The consumer warpgroup of a team adds all of its tiles to its rows, which begin at the warp's `first_row`. While one
+// team turns scores into weights, another's WGMMAs run. A warp without rows has arbitrary products, which nobody reads.
+SCOREMOD_FUNCTION void consume_tiles(const Arguments& p, const TeamTiles& tiles, const KeyShare& own, SoftmaxRows& rows,
+                                     int first_row, Ring<kStages>& ring) {
   const unsigned q = tile_view(tiles.q, kQueries), k = tile_view(tiles.k, kKeys), v = tile_view(tiles.v, kKeys);
   const bool has_rows = first_row < rows_of_head(p.call);
   Sums<1, kKeys> scores;
   unsigned weights[kKeys / 16][4];
-  for (Ring<kStages> ring;; ring.advance()) {
+  for (;; ring.advance()) {
     mbarrier_wait(tiles.k_full + ring.stage, ring.phase);
     const int found = uniform(tiles.found[ring.stage]);
-    if (found < 0) return;
+    if (found < 0) break;
     wgmma_fence();
     issue_wgmma_abt<kDimQk, kQueries, kKeys>(scores, q, moved_by(k, ring.stage * TeamTiles::kKBytes));
     wgmma_commit();
@@ -104,8 +126,15 @@ SCOREMOD_FUNCTION void consume_team(const Arguments& p, const TeamTiles& tiles, 
     fence_operand(rows.output.at[0]);
     consumer_release(tiles.v_empty + ring.stage);
   }
+  if (!kPersistent) return;
+  // The stage that told the end is the next rows' to fill.
+  consumer_release(tiles.k_empty + ring.stage);
+  mbarrier_wait(tiles.v_full + ring.stage, ring.phase);
+  consumer_release(tiles.v_empty + ring.stage);
+  ring.advance();
 }
 
+/*{kernel hopper_split_kv_decode}*/
 SCOREMOD_KERNEL(kThreads + kProducers, 1) hopper_split_kv_decode(SCOREMOD_MAPPED_ARGUMENT all) {
   SCOREMOD_SHARED(unaligned);
   const AttentionArguments& call = all.rest.call;
@@ -117,8 +146,11 @@ SCOREMOD_KERNEL(kThreads + kProducers, 1) hopper_split_kv_decode(SCOREMOD_MAPPED
     if (threadIdx.x % 32 == 0) tiles.begin(all);
     warp_barrier();
     arrive_at(kBegun, kThreads + kProducers);
-    produce_team(all, tiles, own, team);
-    return;
+    const int keys = keys_of(call, own.b);
+    KeyWalk walk;
+    walk.begin(call, own, keys, team);
+    Ring<kStages> ring;
+    return produce_tiles(all, tiles, own, walk, keys, ring);
   }
   const int warp_row = threadIdx.x % kGroup / 32 * 16;
   load_queries(call, own, [&](int row, int dim) { return word_of_tile<kQueries>(tiles.q, row, dim); });
@@ -127,7 +159,9 @@ SCOREMOD_KERNEL(kThreads + kProducers, 1) hopper_split_kv_decode(SCOREMOD_MAPPED
   meet(kBegun, kThreads + kProducers);  // q is there, and so are the rings' barriers
   SoftmaxRows rows;
   rows.clear();
-  consume_team(all.rest, tiles, own, rows, own.first_row() + warp_row);
+  Ring<kStages> ring;
+  consume_tiles(all.rest, tiles, own, rows, own.first_row() + warp_row, ring);
   block_barrier();  // nobody reads a tile any more
   end_rows(all.rest, rows, own, team, warp_row, tiles.parts);
 }
+/*{}*/

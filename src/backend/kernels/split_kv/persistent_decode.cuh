@@ -69,7 +69,12 @@ SCOREMOD_FUNCTION void walk_over_tiles(const Arguments& p, const TeamTiles& tile
           load_queries<kTeamThreads>(
               call, own, [&](int row, int dim) { return tiles.q + row * row_length(kDimQk) + dim; }, tiles.thread);
         },
-        [&] { team_barrier<kTeamWarps>(tiles.team); });
+        [&] {
+          team_barrier<kTeamWarps>(tiles.team);
+          if (kKeyKind == kElementKeys) return;
+          prepare_queries<kTeamThreads>(tiles.q, tiles.thread);
+          team_barrier<kTeamWarps>(tiles.team);
+        });
     team_barrier<kTeamWarps>(tiles.team);  // nobody reads a tile any more
     if (!left && !right) {
       end_whole_tile(p, tiles, own, rows, (float*)tiles.stages, found);

@@ -18,6 +18,8 @@ constexpr std::array<int, 3> kRows{16, 32, 64};
 constexpr std::int64_t kWidestOfTwoRowTiles = 128;
 constexpr int kFewestKeys = 16;
 constexpr int kMaxWarps = 8, kMaxStages = 6, kMinStages = 2;
+/// Warps over FP8 keys: these have twice as much arithmetic for each byte, and a warp has few instructions at once.
+constexpr int kMaxFloat8Warps = 16;
 /// Keys that a team takes at once, before others' begin.
 constexpr std::int64_t kChunk = 64;
 /// Hopper's tile: rows and keys of a warpgroup's WGMMA, fewer keys if these leave too few stages, and the warps of a
@@ -55,6 +57,8 @@ SplitKvShape shape_for(const AttentionProblem& problem) {
   shape.value_parts = value_parts_of(problem.dim_v);
   return shape;
 }
+
+int most_warps(const SplitKvShape& shape) { return shape.key_bytes == 1 ? kMaxFloat8Warps : kMaxWarps; }
 
 /// Tiles with room for so many rows.
 SplitKvShape split_kv_cut(int rows, const AttentionProblem& problem) {
@@ -103,7 +107,7 @@ std::vector<SplitKvShape> split_kv_shapes(const AttentionProblem& problem, const
   std::vector<SplitKvShape> shapes;
   for (const int rows : kRows) {
     const SplitKvShape cut = split_kv_cut(rows, problem);
-    shapes.push_back(split_kv_shape(rows, cut.row_tiles, cut.keys, kMaxWarps, problem, device));
+    shapes.push_back(split_kv_shape(rows, cut.row_tiles, cut.keys, most_warps(cut), problem, device));
     shapes.push_back(shapes.back());
     shapes.back().splits = 1;
   }
@@ -142,7 +146,7 @@ std::vector<SplitKvShape> persistent_split_kv_shapes(const AttentionProblem& pro
   if (!has_lengths_in_memory(problem)) return shapes;
   const auto add = [&](const SplitKvShape& cut) {
     const int team_warps = cut.queries / (16 * cut.row_tiles);
-    for (int warps = kMaxWarps; warps >= team_warps; warps -= team_warps) {
+    for (int warps = most_warps(cut); warps >= team_warps; warps -= team_warps) {
       SplitKvShape shape = cut;
       shape.warps = warps;
       shape.teams = warps / team_warps;
@@ -168,6 +172,14 @@ std::vector<SplitKvShape> hopper_split_kv_shapes(const AttentionProblem& problem
   SplitKvShape whole = shape;
   whole.splits = 1;
   return {shape, whole};
+}
+
+SplitKvShape persistent_hopper_split_kv_shape(const AttentionProblem& problem, std::int64_t multiprocessors) {
+  SplitKvShape shape = hopper_split_kv_shapes(problem, multiprocessors).back();
+  shape.persistent_ctas = static_cast<int>(multiprocessors);
+  // Each team has a tile of q of its own.
+  shape.stages = stages_of(shape, problem, std::int64_t{kHopperSharedBytes});
+  return shape;
 }
 
 SplitKvShape hopper_split_kv_shape(int keys, int teams, const AttentionProblem& problem, std::int64_t multiprocessors) {
@@ -263,7 +275,8 @@ std::size_t split_kv_shared_bytes(const SplitKvShape& shape, std::int64_t dim_qk
     return storage.bytes;
   }
   if (shape.hopper) {
-    const device::HopperDecodeStorage storage{qk, v, shape.queries, shape.keys, shape.stages, shape.teams};
+    const device::HopperDecodeStorage storage{
+        qk, v, shape.queries, shape.keys, shape.stages, shape.teams, shape.persistent_ctas > 0};
     return storage.bytes;
   }
   if (shape.persistent_ctas > 0) {

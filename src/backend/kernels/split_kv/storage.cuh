@@ -75,21 +75,28 @@ struct PersistentDecodeStorage {
   size_t bytes = found + threads / 32 * (int)sizeof(int);
 };
 
+// The decode kernel by warpgroups. Teams of the persistent one have rows of their own, and so a tile of q each. Sums of
+// chunks, one for each consumer, lie in these before.
 struct HopperDecodeStorage {
   int dim_qk, dim_v, queries, keys, stages, teams;
+  bool persistent;
 
   SwizzledTile q_tile{queries, dim_qk}, k_tile{keys, dim_qk}, v_tile{keys, dim_v};
   PartialStorage part{queries, dim_v};
   int ring_bytes = stages * (k_tile.bytes + v_tile.bytes);
-  int rings_bytes = teams * ring_bytes, parts_bytes = teams * part.bytes;
+  int rings_bytes = teams * ring_bytes, parts_bytes = persistent ? 0 : teams * part.bytes;
   int team_barriers = 4 * stages;
+  int open_tile_bytes = 40, open_tiles_count = persistent ? teams + 1 : 0;
 
   int q = 0;
-  int rings = q + q_tile.bytes;  // of all teams; each is its stages of k, then those of v
+  int rings = q + (persistent ? teams : 1) * q_tile.bytes;  // of all teams; each is its stages of k, then those of v
   int parts = rings;
   int barriers = rings + (rings_bytes > parts_bytes ? rings_bytes : parts_bytes);
   int found = barriers + teams * team_barriers * kBarrierBytes;
-  size_t bytes = kSwizzleAlignment + found + teams * stages * (int)sizeof(int);
+  int open_tiles = found + (teams * stages * (int)sizeof(int) + 7) / 8 * 8;
+  int not_finite = open_tiles + open_tiles_count * open_tile_bytes;  // of each open tile
+  int any = not_finite + open_tiles_count * (int)sizeof(int);        // by each warp
+  size_t bytes = kSwizzleAlignment + any + (persistent ? teams * 4 * (int)sizeof(int) : 0);
 };
 
 // The decode kernel of heads of v wider than 256. A stage of the ring has room for a tile of k or of v. `weights` are

@@ -3,6 +3,7 @@
 // passes them on.
 #pragma once
 
+#include "backend/kernels/split_kv/whole_rows.cuh"
 #include "backend/kernels/split_kv/wide_tiles.cuh"
 
 // Both warpgroups' threads have the same rows, so that one passes on what it has in registers: words of 16 bytes, each
@@ -156,75 +157,6 @@ SCOREMOD_FUNCTION void pass_on_rows(const WideTiles& tiles, WideRows& mine) {
   }
 }
 
-// Four lanes have a row's words of four neighbouring columns of eight dims, word i of column i each. Gives each lane
-// all words of one column: word i comes from lane i of the four.
-SCOREMOD_FUNCTION void transpose_words(unsigned (&words)[4]) {
-  const int lane = threadIdx.x % 4;
-#pragma unroll
-  for (int distance = 1; distance < 4; distance *= 2) {
-    const bool upper = (lane & distance) != 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if ((i & distance) != 0) continue;
-      const unsigned other = exchange_bits(upper ? words[i] : words[i + distance], distance);
-      words[i] = upper ? other : words[i];
-      words[i + distance] = upper ? words[i + distance] : other;
-    }
-  }
-}
-
-// Stores the lane's pairs of a row, times a factor, where a word of 16 bytes may be stored at once. All lanes call it;
-// those that have no row pass null.
-SCOREMOD_FUNCTION void store_words(const SoftmaxRows& rows, int half, float factor, Half* at) {
-  const int lane = threadIdx.x % 4;
-#pragma unroll
-  for (int n = 0; n < kDimV / 8; n += 4) {
-    unsigned words[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float* const pair = &rows.output.at[0][n + i][half * 2];
-      words[i] = pair_of(pair[0] * factor, pair[1] * factor);
-    }
-    transpose_words(words);
-    if (at != nullptr) copy_word(at + (n + lane) * 8, words);
-  }
-}
-
-// Writes o and lse of rows all of whose keys the CTA has. Returns whether an output is not finite.
-SCOREMOD_FUNCTION bool store_whole(const Arguments& p, const KeyShare& own, const WideRows& mine) {
-  const AttentionArguments& call = p.call;
-  const int lane = threadIdx.x % 32, count = rows_of_tile(call, own);
-  bool not_finite = any_not_finite(mine.rows.output, mine.warp_row, count);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float sum = mine.rows.sum[0][half], lse;
-    sum += exchange(sum, 1);
-    sum += exchange(sum, 2);
-    const int row = mine.warp_row + half * 8 + lane / 4;
-    const RowOwner of = owner_of(call, own.h, own.first_row() + (row < count ? row : 0));
-    const bool there = row < count && is_there(call, own.b, of.q);
-    const float closed = close_row(kSink ? sink_of(p, of.h) : -infinity(), mine.rows.reference[0][half], sum, lse);
-    const float factor = sum == 0.0f ? 0.0f : dropped(call, closed, true) / sum * value_factor(p, own.kv_head);
-    const RowsOf<Output> to = rows_of<Output>(call.o, own.b, of.h);
-    Output* const at = there ? to.at(of.q) + mine.first_dim() * to.dim : nullptr;
-    not_finite = not_finite || (there && !is_finite(sum));
-    if (there && mine.group == 0 && lane % 4 == 0)
-      store_row_terms(p, own.b, of.h, of.q, lse, mine.rows.largest[0][half]);
-    if (kIsHalf<Output> && to.aligned) {
-      store_words(mine.rows, half, factor, (Half*)at);
-      continue;
-    }
-#pragma unroll
-    for (int n = 0; n < kDimV / 8; ++n) {
-      if (!there) break;
-      const int dim = n * 8 + lane % 4 * 2;
-      store_element(at + dim * to.dim, mine.rows.output.at[0][n][half * 2] * factor);
-      store_element(at + (dim + 1) * to.dim, mine.rows.output.at[0][n][half * 2 + 1] * factor);
-    }
-  }
-  return not_finite;
-}
-
 // A piece of the CTA's share: its rows, all of its keys, and what becomes of them.
 SCOREMOD_FUNCTION void consume_piece(const Arguments& p, const WideTiles& tiles, const OpenParts& parts,
                                      StageWalk& walk, WideRows& mine) {
@@ -247,7 +179,7 @@ SCOREMOD_FUNCTION void consume_piece(const Arguments& p, const WideTiles& tiles,
   if (is_open) {
     store_part(mine.rows, parts.of_cta(call, parts.cta, goes_on) + mine.warp_row * kPartRow,
                rows_of_tile(call, own) - mine.warp_row, mine.first_dim());
-  } else if (any_of_block(store_whole(p, own, mine))) {
+  } else if (any_of_block(store_whole(p, own, mine.rows, mine.warp_row, mine.first_dim()))) {
     rows_again(p, own, (float*)tiles.weights, ConsumerThreads());
   }
 }

@@ -43,10 +43,9 @@ SCOREMOD_FUNCTION bool is_view_of_keys(const TensorArgument& k, const TensorArgu
          v.dim == k.dim && v.places == k.places && v.place_batch == k.place_batch && v.place_step == k.place_step;
 }
 
-// Whether TMA loads the tiles that have all their rows. Its boxes have rows of one page.
+// Whether TMA loads the tiles that have all their rows.
 SCOREMOD_FUNCTION bool loads_by_tma(const AttentionArguments& call) {
-  constexpr bool kBoxesFit = !kPaged || kBlockRows % kBoxRows == 0;
-  return kBoxesFit && call.k.aligned == kMappedRows &&
+  return kPagesHoldBoxes && call.k.aligned == kMappedRows &&
          (call.v.aligned == kMappedRows || is_view_of_keys(call.k, call.v));
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <iterator>
+#include <numeric>
 #include <random>
 #include <tuple>
 #include <utility>
@@ -69,6 +70,17 @@ void place_tensors_of_both(const AttentionProblem& p, const Tensors& tensors, de
 }
 
 }  // namespace
+
+int box_rows_of(const AttentionProblem& problem) {
+  // Swizzled tiles repeat after 8 rows.
+  constexpr std::int64_t kMost = 32, kFewest = 8;
+  const std::int64_t rows = problem.paged ? std::gcd(problem.paged->block_size, kMost) : kMost;
+  return static_cast<int>(rows < kFewest ? kMost : rows);
+}
+
+bool pages_hold_boxes(const AttentionProblem& problem) {
+  return !problem.paged || problem.paged->block_size % box_rows_of(problem) == 0;
+}
 
 ArgumentBytes::ArgumentBytes(const AttentionProblem& problem)
     : value_bytes_(static_cast<std::int64_t>(size_of(problem::dtype_of(problem, TensorRole::kV)))),

@@ -29,8 +29,10 @@ struct TensorMaps {
   std::byte bytes[kCount][kBytes];
 };
 
-/// The rows that one TMA load brings, in the maps and in hopper/tiles.cuh.
-inline constexpr int kHopperBoxRows = 32;
+/// The rows that one TMA load brings, in the maps and in hopper/tiles.cuh: 32, or as many as lie in one page.
+int box_rows_of(const AttentionProblem& problem);
+/// Whether TMA can load k and v: their pages, if any, hold whole boxes of so many rows.
+bool pages_hold_boxes(const AttentionProblem& problem);
 
 /// More operands than this would make the kernels' argument larger than the 4 KiB that a parameter may have.
 inline constexpr std::size_t kMaxOperands = 35;

@@ -319,8 +319,8 @@ TEST(BlockMasks, OfVarlenSequencesAreNotFoundWhereOffsetsAloneTellThem) {
   EXPECT_TRUE(knowledge_of_varlen("kv_idx < 100 | b == 0").has_states());
 }
 
-/// Whether the mask of a program with an operand of batches is known to grow from query to query.
-bool grows(const std::string& keep) {
+/// Knowledge of the mask of a program with operands of batches.
+MaskKnowledge knowledge_of(const std::string& keep) {
   AttentionProblem p;
   p.batch = p.heads_q = p.heads_kv = 2;
   p.seq_q = p.seq_kv = 100;
@@ -329,9 +329,9 @@ bool grows(const std::string& keep) {
   p.program = Program::parse(
       "operand at: i32 [b]\noperand end: i32 [b]\noperand tree: bool [q_idx, kv_idx]\nvalue = score\nkeep = " + keep);
   for (const OperandDecl& decl : p.program.operands()) p.operands.push_back(problem::default_spec(p, decl));
-  return mask_knowledge(compiler::compile(problem::with_implied_operands(std::move(p))), Direction::kForward)
-      .grows_with_query;
+  return mask_knowledge(compiler::compile(problem::with_implied_operands(std::move(p))), Direction::kForward);
 }
+bool grows(const std::string& keep) { return knowledge_of(keep).grows_with_query; }
 
 TEST(BlockMasks, GrowFromQueryToQueryBelowDiagonals) {
   for (const char* keep : {"q_idx + at >= kv_idx", "kv_idx < q_idx + at & kv_idx < end", "kv_idx <= at + q_idx - 3",
@@ -342,6 +342,20 @@ TEST(BlockMasks, GrowFromQueryToQueryBelowDiagonals) {
         "kv_idx <= at - q_idx", "kv_idx <= q_idx + q_idx", "kv_idx + at <= q_idx", "tree", "q_idx + at == kv_idx",
         "kv_idx <= q_idx + at | kv_idx >= q_idx + end", "kv_idx % 5 <= q_idx", "score > 0.0 & kv_idx <= q_idx + at"})
     EXPECT_FALSE(grows(keep)) << keep;
+}
+TEST(BlockMasks, KeepAPrefixOfTheKeysBelowBounds) {
+  for (const char* keep : {"q_idx + at >= kv_idx", "kv_idx < q_idx + at & kv_idx < end", "kv_idx < end", "end > kv_idx",
+                           "kv_idx <= at * end & h + q_idx - at > kv_idx"})
+    EXPECT_TRUE(knowledge_of(keep).keeps_prefix) << keep;
+  for (const char* keep : {"kv_idx < end & kv_idx % 3 != 0", "kv_idx >= at", "kv_idx < end & kv_idx >= at",
+                           "kv_idx <= at - q_idx", "kv_idx < at + kv_idx % 7", "tree", "kv_idx + at < end"})
+    EXPECT_FALSE(knowledge_of(keep).keeps_prefix) << keep;
+}
+/// The kernels that ask leave out what lies behind a varlen sequence's last query.
+TEST(BlockMasks, OfVarlenSequencesGrowWithTheQueriesThatThereAre) {
+  EXPECT_TRUE(knowledge_of_varlen("kv_idx % 3 != 1").grows_with_query);
+  EXPECT_FALSE(knowledge_of_varlen("kv_idx % 3 != 1").keeps_prefix);
+  EXPECT_FALSE(knowledge_of_varlen("q_idx % 3 != 1").grows_with_query);
 }
 
 /// The tests above would see it.

@@ -228,7 +228,7 @@ TEST(KernelsBackend, SaysWhyThereAreNoHopperKernels) {
   problem = problem_of(kCausal);
   problem.backward = false;
   problem.lengths.kv = true;
-  problem.paged = PagedKeys{16, 2000, 300};
+  problem.paged = PagedKeys{12, 2000, 400};
   EXPECT_EQ(forward_ids(h200()), Ids{"paged"});
 }
 

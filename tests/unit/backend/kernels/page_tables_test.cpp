@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/split_kv/family.hpp"
 #include "base/concat.hpp"
 #include "problem/implied_operands.hpp"
@@ -19,13 +21,17 @@ namespace {
 
 using Fault = test::EmulatedLaunches::Fault;
 
-/// A case with pages, in the portable kernels or, with a number of rows, in the decode kernels.
+/// A mask that keeps a prefix of the keys: decode kernels look at the ends of tiles alone.
+constexpr const char* kPrefix = "kv_idx <= q_idx + 300";
+
+/// A case with pages, in the forward kernels or, with a number of rows, in the decode kernels.
 struct PagedCase {
   const char* name;
   const char* value;
   const char* keep;
   int rows = 0;
   bool persistent = false;
+  bool hopper = false;
 };
 
 checking::CheckCase case_of(const PagedCase& paged) {
@@ -38,7 +44,10 @@ checking::CheckCase case_of(const PagedCase& paged) {
 }
 
 AnyShape shape_of(const PagedCase& paged, const AttentionProblem& problem) {
+  if (paged.rows == 0 && paged.hopper) return hopper_shapes(problem, Direction::kForward).front();
   if (paged.rows == 0) return portable_shape(problem, Direction::kForward);
+  if (paged.hopper)
+    return paged.persistent ? persistent_hopper_split_kv_shape(problem, 6) : hopper_split_kv_shapes(problem, 6).front();
   DeviceProperties device;
   device.compute_capability = 80;
   device.multiprocessors = 6;
@@ -98,6 +107,9 @@ TEST_P(PageTables, ThatNameNoBlockMaskItsKeys) {
   EXPECT_NE(bits(test, false), expected);
   const Fault unasked{"return page >= 0 && page < pool.count;", "return true;"};
   EXPECT_NE(bits(test, true, unasked), expected) << "the comparison would see it";
+  if (GetParam().rows == 0 || std::string_view(GetParam().keep) != kPrefix) return;
+  const Fault unasked_of_tiles{"all &= has_page(call, b, page * kBlockRows)", "all = true"};
+  EXPECT_NE(bits(test, true, unasked_of_tiles), expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, PageTables,
@@ -108,7 +120,13 @@ INSTANTIATE_TEST_SUITE_P(Cases, PageTables,
                                            PagedCase{"decode, pages by heads", "score", "kv_idx >= 0", 32},
                                            PagedCase{"decode, large pages", "score", "score < 5.0", 16},
                                            PagedCase{"decode, pages", "score * 0.5", "kv_idx >= 0", 16, true},
-                                           PagedCase{"decode, large pages", "score", "score < 5.0", 32, true}));
+                                           PagedCase{"decode, large pages", "score", "score < 5.0", 32, true},
+                                           PagedCase{"paged", "score", "kv_idx <= q_idx + 60", 0, false, true},
+                                           PagedCase{"decode, pages", "score * 0.5", kPrefix, 16},
+                                           PagedCase{"decode, pages", "score * 0.5", kPrefix, 32, true},
+                                           PagedCase{"decode, pages", "score * 0.5", kPrefix, 64, false, true},
+                                           PagedCase{"decode, pages", "score * 0.5", kPrefix, 64, true, true},
+                                           PagedCase{"decode, large pages", "score", "score < 5.0", 64, true, true}));
 
 }  // namespace
 }  // namespace scoremod::backend::kernels

@@ -17,15 +17,17 @@
 #include "support/attention_kernels_cases.hpp"
 #include "support/check_report.hpp"
 #include "support/emulated_attention.hpp"
+#include "support/paged_decode_cases.hpp"
 #include "support/test_seed.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
 
 using Fault = test::EmulatedLaunches::Fault;
+using test::inputs_of, test::operand_of, test::paged_case, test::with_ragged_queries;
 
 /// Rows that are not finite are not recomputed, so that faults show.
-const Fault kOnce{"    forward_row(p, scratch, own.b, of.h, of.q, crew);\n", ""};
+const Fault kOnce{test::kRowsAgain, ""};
 
 /// With room for this many rows, and so many CTAs.
 SplitKvShape shape_of(const AttentionProblem& problem, int rows, int ctas) {
@@ -46,50 +48,6 @@ checking::CheckCase case_of(const std::string& name) {
   std::vector<checking::CheckCase> cases = test::split_kv_cases(true);
   return std::move(
       cases.at(static_cast<std::size_t>(std::ranges::find(cases, name, &checking::CheckCase::name) - cases.begin())));
-}
-
-struct PagedSizes {
-  std::int64_t batch, heads_q, heads_kv, seq_q, seq_kv, dim, page;
-};
-/// A decode over pages whose operands have their default specs.
-checking::CheckCase paged_case(const PagedSizes& sizes, const std::string& program = "value = score * 0.5") {
-  checking::CheckCase test;
-  AttentionProblem& p = test.problem;
-  p.batch = sizes.batch;
-  p.heads_q = sizes.heads_q;
-  p.heads_kv = sizes.heads_kv;
-  p.seq_q = sizes.seq_q;
-  p.seq_kv = sizes.seq_kv;
-  p.dim_qk = p.dim_v = sizes.dim;
-  p.dtype = DType::kBF16;
-  p.stats = true;
-  p.backward = p.index_offsets = false;
-  p.lengths.kv = true;
-  const std::int64_t pages = (sizes.seq_kv + sizes.page - 1) / sizes.page;
-  p.paged = PagedKeys{sizes.page, sizes.batch * pages + 3, pages};
-  p.program = Program::parse(program);
-  for (const OperandDecl& decl : p.program.operands()) p.operands.push_back(problem::default_spec(p, decl));
-  p = problem::with_implied_operands(std::move(p));
-  test.name = program;
-  return test;
-}
-
-OwnedOperand& operand_of(ProblemInputs& inputs, const char* name) {
-  return *std::ranges::find(inputs.operands, name, &OwnedOperand::name);
-}
-void set_lengths(ProblemInputs& inputs, const std::vector<std::int32_t>& lengths) {
-  OwnedOperand& operand = operand_of(inputs, problem::kLengthsOfKeys);
-  ASSERT_EQ(operand.bytes.size(), lengths.size() * sizeof(std::int32_t));
-  std::memcpy(operand.bytes.data(), lengths.data(), operand.bytes.size());
-}
-/// The inputs of a seed, with these lengths.
-ProblemInputs inputs_of(const checking::CheckCase& test, const std::vector<std::int32_t>& lengths,
-                        std::uint64_t seed = 0) {
-  RandomInputOptions options;
-  options.seed = seed;
-  ProblemInputs inputs = random_inputs(test.problem, options);
-  set_lengths(inputs, lengths);
-  return inputs;
 }
 
 CheckReport check_of(const checking::CheckCase& test, const ProblemInputs& inputs, const SplitKvShape& shape,
@@ -142,14 +100,6 @@ TEST(PersistentSplitKvByLengths, AreRightForManyShortSequences) {
   for (std::size_t i = 0; i < lengths.size(); ++i) lengths[i] = static_cast<std::int32_t>(i * 7 % 41);
   test::expect_right(check_of(test, inputs_of(test, lengths), shape_of(test.problem, 16, 4)));
 }
-/// Queries of a batch lie one sequence after the other, and some sequences have none.
-checking::CheckCase with_ragged_queries(checking::CheckCase test) {
-  AttentionProblem& p = test.problem;
-  p.tokens_q = std::max<std::int64_t>(p.batch * p.seq_q * 3 / 5, 1);
-  p.q = p.o = {Layout::kTHD, {}};
-  p = problem::with_implied_operands(std::move(p));
-  return test;
-}
 TEST(PersistentSplitKvByLengths, AreRightForRaggedQueriesOverPages) {
   const checking::CheckCase test = with_ragged_queries(paged_case({7, 8, 2, 9, 500, 32, 16}));
   for (const std::uint64_t seed : {1, 2})
@@ -185,50 +135,12 @@ TEST(PersistentSplitKvWithInfinitiesAndNan, AreRight) {
   }
 }
 
-constexpr const char* kLength = "operand lengths_kv: i32 [b]\n";
-/// Over positions that end where a sequence's keys end.
-const std::string kPrograms[] = {
-    "value = score",
-    "value = tanh(score * 0.2) * 5.0\nkeep = kv_idx % 7 != 3",
-    concat(kLength, "value = score\nkeep = kv_idx <= q_idx + lengths_kv - 3"),
-    concat(kLength, "value = score + 0.01 * f32(kv_idx - q_idx)\nkeep = kv_idx + 90 > q_idx + lengths_kv"),
-    "value = score\nkeep = kv_idx <= q_idx + 150 & kv_idx + 70 > q_idx",
-    "value = score\nkeep = score < 3.0",
-};
-
-struct RandomCase {
-  checking::CheckCase test;
-  std::vector<std::int32_t> lengths;
-  int rows, ctas;
-};
-RandomCase random_case(std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  const auto below = [&](std::uint64_t end) { return static_cast<std::int64_t>(random() % end); };
-  const std::int64_t pages[] = {1, 16, 24, 64, 256};
-  const std::int64_t heads_kv = 1 + below(3), longest = 1 + below(900);
-  RandomCase made{paged_case({1 + below(9), heads_kv * (1 + below(4)), heads_kv, 1 + below(16), longest,
-                              below(2) == 0 ? 32 : 64, pages[below(std::size(pages))]},
-                             kPrograms[below(std::size(kPrograms))]),
-                  {},
-                  16 << below(3),
-                  static_cast<int>(1 + below(30))};
-  AttentionProblem& p = made.test.problem;
-  p.sink = below(3) == 0 ? Sink::kOffByOne : Sink::kNone;
-  p.max_logit = below(3) == 0;
-  if (below(3) == 0) made.test = with_ragged_queries(std::move(made.test));
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    const std::int64_t kind = below(4);
-    made.lengths.push_back(static_cast<std::int32_t>(kind == 0 ? 0 : kind == 1 ? longest : below(longest + 1)));
-  }
-  return made;
-}
-
 /// A sequence's pages lie in any order. Each text takes a host's compiler seconds: few problems, with new seeds each
 /// time.
 TEST(PersistentSplitKvOfRandomProblems, AreRight) {
   for (std::uint64_t i = 0; i < 5; ++i) {
     const std::uint64_t seed = test::test_seed() + i;
-    const RandomCase random = random_case(seed);
+    const test::PagedDecodeCase random = test::random_paged_decode(seed);
     SCOPED_TRACE(concat("problem ", i, " (SCOREMOD_TEST_SEED=", test::test_seed(), ") by ", random.ctas, " CTAs, ",
                         random.rows, " rows\n", to_json(random.test.problem)));
     test::expect_right(check_of(random.test, inputs_of(random.test, random.lengths, seed),
