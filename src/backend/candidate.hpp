@@ -90,9 +90,8 @@ class Recipe {
                                                          const Artifact&, const PlanOptions&) const {
     return std::nullopt;
   }
-  /// plan() by as few blocks as its kernels work with, for a trial: a small problem shared out among a whole device
-  /// leaves each block too little work to show what it does with much. Nothing where the problem decides how many there
-  /// are.
+  /// plan() by as few blocks as its kernels work with, for a trial. A small problem that a whole device shares out
+  /// leaves each block too little to show what it does with much. Nothing where the problem decides how many there are.
   virtual std::optional<ExecutablePlan> plan_on_few_blocks(const Artifact&) const { return std::nullopt; }
 };
 

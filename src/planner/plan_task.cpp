@@ -218,7 +218,8 @@ class TaskPlanner {
     if (!same) throw NoTrial{"the small problem to be verified has no candidate of the same structure"};
     backend::BuildResult built = obtain_artifact(*considered.engine, *same, *request_.target);
     if (!built.artifact) throw NoTrial{concat("the backend refused the small problem to be verified: ", built.refusal)};
-    verification::Verdict verdict = verdict_on(*considered.engine, same->recipe->plan(built.artifact, request_.options));
+    verification::Verdict verdict =
+        verdict_on(*considered.engine, same->recipe->plan(built.artifact, request_.options));
     if (verdict.right) {
       if (const auto few = same->recipe->plan_on_few_blocks(*built.artifact)) {
         verdict = verdict_on(*considered.engine, *few);

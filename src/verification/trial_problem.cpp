@@ -26,9 +26,9 @@ constexpr std::int64_t kFewTiles = 2;
 constexpr std::int64_t kOddRest = 77;
 /// Constants beyond this are not reached: the oracle would take seconds.
 constexpr std::int64_t kMaxTiles = 8;
-/// Few queries have more keys: a CTA of a decode kernel has several teams, and each of them a ring of stages, which are
-/// all filled more than once. So many pairs are no more than those of a usual trial.
-constexpr std::int64_t kFewQueries = 16, kTilesOfFewQueries = 16;
+/// A decode has more keys. A CTA of its kernels has several teams, each with a ring of stages, and all of these are
+/// filled more than once. It has no more pairs than a usual trial.
+constexpr std::int64_t kDecodeQueries = 16, kDecodeTiles = 16;
 /// Fewer rows leave no room for every class of rows beside ordinary ones, nor fewer keys for rows of a single one. A
 /// trial of so short a problem would verify, by an equal structure, rows that it never had.
 constexpr std::int64_t kMinRows = 24;
@@ -138,7 +138,7 @@ void shrink_sizes(AttentionProblem& small, std::int64_t tiles, const Breadth& br
   const std::int64_t seq_q = small.seq_q, seq_kv = small.seq_kv;
   small.seq_q = trial_length(seq_q, tiles);
   // Unequal lengths stay unequal, and in the same order.
-  const std::int64_t key_tiles = seq_q <= kFewQueries ? std::max(tiles, kTilesOfFewQueries) : tiles;
+  const std::int64_t key_tiles = seq_q <= kDecodeQueries ? std::max(tiles, kDecodeTiles) : tiles;
   small.seq_kv = trial_length(seq_kv, seq_kv > seq_q ? key_tiles + 1 : key_tiles);
   if (seq_kv < seq_q && small.seq_kv >= small.seq_q) small.seq_kv = trial_length(seq_kv, tiles - 1);
   constexpr std::int64_t kApart = 8;

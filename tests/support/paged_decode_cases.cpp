@@ -77,11 +77,11 @@ PagedDecodeCase random_paged_decode(std::uint64_t seed) {
   const std::int64_t pages[] = {1, 16, 24, 64, 256};
   const std::int64_t heads_kv = 1 + below(3), longest = 1 + below(900);
   PagedDecodeCase made{paged_case({1 + below(9), heads_kv * (1 + below(4)), heads_kv, 1 + below(16), longest,
-                              below(2) == 0 ? 32 : 64, pages[below(std::size(pages))]},
-                             kPrograms[below(std::size(kPrograms))]),
-                  {},
-                  16 << below(3),
-                  static_cast<int>(1 + below(30))};
+                                   below(2) == 0 ? 32 : 64, pages[below(std::size(pages))]},
+                                  kPrograms[below(std::size(kPrograms))]),
+                       {},
+                       16 << below(3),
+                       static_cast<int>(1 + below(30))};
   AttentionProblem& p = made.test.problem;
   p.sink = below(3) == 0 ? Sink::kOffByOne : Sink::kNone;
   p.max_logit = below(3) == 0;

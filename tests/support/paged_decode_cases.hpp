@@ -19,7 +19,7 @@ struct PagedSizes {
 /// A decode over pages in bf16, whose operands have their default specs.
 checking::CheckCase paged_case(const PagedSizes& sizes, const std::string& program = "value = score * 0.5");
 
-/// The same where queries of a batch lie one sequence after the other, and some sequences have none.
+/// The case with varlen queries: those of a batch lie one sequence after the other, and some sequences have none.
 checking::CheckCase with_ragged_queries(checking::CheckCase test);
 
 /// The operand of this name, which is there.

@@ -85,8 +85,8 @@ std::string wrong(const AttentionProblem& problem) {
   return found;
 }
 
-/// A fault in what a decode kernel does with its second tile and later ones is seen by few CTAs, and by them alone: a
-/// device's CTAs have less than a tile each of so small a problem.
+/// A fault may lie in what a decode kernel does with its second chunk of keys. Few CTAs show it, and they alone: of so
+/// small a problem each of a whole device's teams has one chunk at most.
 TEST(EmulatedTrials, OfDecodesTakeManyTilesOneAfterTheOther) {
   AttentionProblem problem = test::small_problem();
   problem.batch = 4;

@@ -91,8 +91,8 @@ SCOREMOD_FUNCTION void produce_keys(const MappedArguments& all, const ForwardTil
                              tiles.k_full + ring.stage, b, head, first, keys, k_page);
     if (kLoadsBias) produce_copied(all, tiles, ring, b, h, query_tile, first);
     mbarrier_wait(tiles.v_empty + ring.stage, ring.phase ^ 1);
-    fill_keys<kDimV, true>(tiles.v + ring.stage * (ForwardTiles::kVBytes / 2), call.v, all.v,
-                           tiles.v_full + ring.stage, b, head, first, keys, v_page);
+    fill_keys<kDimV, true>(tiles.v + ring.stage * (ForwardTiles::kVBytes / 2), call.v, all.v, tiles.v_full + ring.stage,
+                           b, head, first, keys, v_page);
     ring.advance();
   } while (walk.next(call, b, h));
 }
@@ -199,7 +199,8 @@ SCOREMOD_FUNCTION bool has_no_queries(const AttentionArguments& call, int b, int
   return kRaggedQueries && query_tile * kQueries + group_number() * 64 >= queries_of(call, b);
 }
 
-// consume_keys() for a warpgroup without queries: it takes its turns and releases stages. A decode's tile has one query.
+// consume_keys() for a warpgroup without queries: it takes its turns and releases stages. A decode's tile has one
+// query.
 SCOREMOD_FUNCTION void pass_keys(const Arguments& p, const ForwardTiles& tiles, TileWalk<false>& walk,
                                  Ring<kStages>& ring, int b, int h) {
   for (;; ring.advance()) {

@@ -296,8 +296,9 @@ std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem
                                                                " and ", problem.seq_kv)));
   }
   if (!pages_hold_boxes(problem)) {
-    reasons.push_back(unsupported(Rule::kPaged, concat("hopper kernels: expected pages of a multiple of 8 tokens, found ",
-                                                       problem.paged->block_size)));
+    reasons.push_back(unsupported(
+        Rule::kPaged,
+        concat("hopper kernels: expected pages of a multiple of 8 tokens, found ", problem.paged->block_size)));
   }
   if (backward && problem.dtype_o && *problem.dtype_o != problem.dtype) {
     reasons.push_back(

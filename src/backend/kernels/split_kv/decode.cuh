@@ -106,7 +106,8 @@ struct TeamTiles {
 };
 
 // Adds the keys that `walk` finds to the team's rows. fill_queries() begins copies of q, and meet_queries() returns
-// when all of q is there, prepared for FP8 keys. All of the team's copies are complete in the end, but threads may still read the last tile.
+// when all of q is there, prepared for FP8 keys. All of the team's copies are complete in the end, but threads may
+// still read the last tile.
 template <class Fill, class Meet>
 SCOREMOD_FUNCTION void add_keys(const Arguments& p, const TeamTiles& tiles, const KeyShare& own, KeyWalk& walk,
                                 int keys, SoftmaxRows& rows, const Fill& fill_queries, const Meet& meet_queries) {
@@ -145,8 +146,7 @@ SCOREMOD_FUNCTION void add_keys(const Arguments& p, const TeamTiles& tiles, cons
   wait_for_copies_but<kStages - 2>();
   meet_queries();
   RowFactors factors;
-  if (kKeyKind != kElementKeys)
-    factors.read(tiles.q + tiles.warp_row * row_length(kDimQk), key_factor(p, own.kv_head));
+  if (kKeyKind != kElementKeys) factors.read(tiles.q + tiles.warp_row * row_length(kDimQk), key_factor(p, own.kv_head));
   for (int stage = 0; ahead[0] >= 0; stage = stage + 1 == kStages ? 0 : stage + 1) {
     wait_for_copies_but<kStages - 2>();
     team_barrier<kTeamWarps>(tiles.team);  // k and v are there, and nobody reads the last ones any more

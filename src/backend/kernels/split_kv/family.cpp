@@ -168,8 +168,7 @@ class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
     layout.tags_calls = shape().splits > 1 || persistent;
     // These kernels are memory-bound; others were measured with 256 only.
     if (hopper) layout.cache_lines = CacheLines::k128Bytes;
-    if (shape().wide)
-      layout.maps = pages_hold_boxes(p) ? Maps::kOptional : Maps::kUnused;
+    if (shape().wide) layout.maps = pages_hold_boxes(p) ? Maps::kOptional : Maps::kUnused;
     const std::int64_t tiles = layout.query_tiles * p.batch * p.heads_kv;
     if (layout.tags_calls) {
       layout.add_workspace(&device::AttentionArguments::parts, split_kv_part_bytes(shape(), p));

@@ -1,6 +1,7 @@
 // MMAs of a warp on tiles of FP8 keys and values, which become f16 between shared memory and the MMA: f16 has every FP8
-// number. Under bf16 queries, rows of q become f16 too, times a power of two, so that one conversion serves two numbers.
-// Scales of the keys are not in the products: RowFactors, or, with kRowScales, factors of scores and of weights.
+// number. Under bf16 queries, rows of q become f16 too, times a power of two, so that one conversion serves two
+// numbers. Scales of the keys are not in the products: RowFactors, or, with kRowScales, factors of scores and of
+// weights.
 #pragma once
 
 #include "backend/kernels/shared/products.cuh"
@@ -19,7 +20,8 @@ SCOREMOD_FUNCTION unsigned f16_of(unsigned two) {
     asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"((unsigned short)two));
   return halves;
 #else
-  return f16_pair_of(float_of(Float8{(unsigned char)(two & 0xffu)}), float_of(Float8{(unsigned char)(two >> 8 & 0xffu)}));
+  return f16_pair_of(float_of(Float8{(unsigned char)(two & 0xffu)}),
+                     float_of(Float8{(unsigned char)(two >> 8 & 0xffu)}));
 #endif
 }
 
@@ -48,8 +50,7 @@ SCOREMOD_FUNCTION void add_product_of_rows(Sums<kRowTiles, kColumns>& sums, cons
     for (int step = 0; step < kSteps; ++step) {
       unsigned left[kRowTiles][4];
 #pragma unroll
-      for (int m = 0; m < kRowTiles; ++m)
-        load_matrices(left[m], a_row + m * 16 * row_length(kDim) + group + step * 16);
+      for (int m = 0; m < kRowTiles; ++m) load_matrices(left[m], a_row + m * 16 * row_length(kDim) + group + step * 16);
 #pragma unroll
       for (int n = 0; n < kColumns / 8; ++n) {
         const unsigned low = f16_of(keys[n].words[step]), high = f16_of(keys[n].words[step] >> 16);

@@ -10,7 +10,8 @@
 
 static_assert(sizeof(OpenTile) <= kDecodeStorage.open_tile_bytes, "as storage.cuh has it");
 static_assert(kDecodeStorage.q_tile.bytes >= kThreads * (int)sizeof(long long), "sums of chunks lie there before");
-static_assert(kDecodeStorage.q_tile.bytes >= 2 * kThreads * (int)sizeof(float), "forward_row() has room in a tile of q");
+static_assert(kDecodeStorage.q_tile.bytes >= 2 * kThreads * (int)sizeof(float),
+              "forward_row() has room in a tile of q");
 
 // A warpgroup's threads, as those that compute one row together.
 struct WarpgroupCrew {
@@ -19,7 +20,7 @@ struct WarpgroupCrew {
   SCOREMOD_MEMBER void sync() const { warpgroup_sync(); }
 };
 
-// What the teams of a CTA share.
+// The places that the teams of a CTA share.
 struct SharedPieces {
   long long* sums;
   OpenTile* open_tiles;
@@ -108,8 +109,7 @@ SCOREMOD_KERNEL(kThreads + kProducers, 1) hopper_persistent_decode(SCOREMOD_MAPP
   if (parts.cta >= parts.ctas.parts) return;
   PieceWalk pieces;
   const bool has_share = team < parts.teams.parts;
-  if (has_share)
-    pieces.begin(call, shared.sums, parts.teams.first_of(team), parts.teams.first_of(team + 1));
+  if (has_share) pieces.begin(call, shared.sums, parts.teams.first_of(team), parts.teams.first_of(team + 1));
   cta_sync();  // nobody reads sums any more, and q may come
   if (produces) {
     if (has_share) produce_pieces(all, tiles, pieces);

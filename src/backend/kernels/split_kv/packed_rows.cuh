@@ -49,8 +49,8 @@ SCOREMOD_FUNCTION bool keys_have_pages(const AttentionArguments& call, int b, in
 // chunks that the band leaves, so that teams share any stretch of keys evenly.
 struct KeyWalk {
   int h, first_q, last_q;  // of the row of tiles; h is its first head
-  int chunk, end, step;  // the first of kChunksAtOnce chunks
-  unsigned some, full;   // of these chunks' tiles: not empty, full; the tiles that were passed are gone from `some`
+  int chunk, end, step;    // the first of kChunksAtOnce chunks
+  unsigned some, full;     // of these chunks' tiles: not empty, full; the tiles that were passed are gone from `some`
   int tile;
   bool partial;
 

@@ -39,8 +39,8 @@ SCOREMOD_FUNCTION void store_words(const SoftmaxRows& rows, int half, float fact
   }
 }
 
-// Writes o and lse of the warp's rows, from `warp_row` of the tile on, which have all of their keys. Its dims of v begin
-// at `first_dim`. Returns whether an output is not finite.
+// Writes o and lse of the warp's rows, from `warp_row` of the tile on, which have all of their keys. Its dims of v
+// begin at `first_dim`. Returns whether an output is not finite.
 SCOREMOD_FUNCTION bool store_whole(const Arguments& p, const KeyShare& own, const SoftmaxRows& rows, int warp_row,
                                    int first_dim) {
   const AttentionArguments& call = p.call;
@@ -59,8 +59,7 @@ SCOREMOD_FUNCTION bool store_whole(const Arguments& p, const KeyShare& own, cons
     const RowsOf<Output> to = rows_of<Output>(call.o, own.b, of.h);
     Output* const at = there ? to.at(of.q) + first_dim * to.dim : nullptr;
     not_finite = not_finite || (there && !is_finite(sum));
-    if (there && first_dim == 0 && lane % 4 == 0)
-      store_row_terms(p, own.b, of.h, of.q, lse, rows.largest[0][half]);
+    if (there && first_dim == 0 && lane % 4 == 0) store_row_terms(p, own.b, of.h, of.q, lse, rows.largest[0][half]);
     if constexpr (kIsHalf<Output> && kDimV % 32 == 0) {
       if (to.aligned) {
         store_words(rows, half, factor, (Half*)at);

@@ -43,10 +43,9 @@ ProblemInputs inputs_of(const checking::CheckCase& test, const MixedBatch& batch
   return inputs;
 }
 
-
 CheckReport check_of(const checking::CheckCase& test, const HopperShape& shape, const Fault& fault = {}) {
-  return test::check_emulated(
-      test, inputs_of(test, {}), [&](const AttentionProblem&, Direction) { return shape; }, {.forward = fault});
+  return test::check_emulated(test, inputs_of(test, {}), [&](const AttentionProblem&, Direction) { return shape; },
+                              {.forward = fault});
 }
 
 std::vector<HopperShape> shapes_of(const AttentionProblem& problem) {
@@ -74,7 +73,8 @@ class HopperForwardOverPagesFaults : public ::testing::TestWithParam<PlantedFaul
 
 TEST_P(HopperForwardOverPagesFaults, AreSeen) {
   const checking::CheckCase test = mixed_case(16);
-  for (const HopperShape& shape : shapes_of(test.problem)) EXPECT_FALSE(check_of(test, shape, GetParam().fault).passed());
+  for (const HopperShape& shape : shapes_of(test.problem))
+    EXPECT_FALSE(check_of(test, shape, GetParam().fault).passed());
 }
 const PlantedFault kPlantedFaults[] = {
     {"QueriesTakenForNone", {"query_tile * kQueries + group_number() * 64 >= queries_of(call, b)", "true"}},

@@ -213,7 +213,8 @@ TEST(PersistentKernelsFaultsDeathTest, AreSeen) {
     const checking::CheckCase test = many_tiles(kCausal);
     check_of(test, random_inputs(test.problem), 2, {.forward = {text, instead}});
   };
-  EXPECT_DEATH(run("consumer_release(tiles.v_empty + ring.stage);", ""), "threads wait for each other forever");
+  EXPECT_DEATH(run("consumer_release(tiles.v_empty + ring.stage);\n    ring.advance", "ring.advance"),
+               "threads wait for each other forever");
   EXPECT_DEATH(run("    consumer_release(tiles.q_empty + stage);\n", ""), "threads wait for each other forever");
   EXPECT_DEATH(run("  scheduler_begin();\n  for (int count = 0", "  for (int count = 0"),
                "threads wait for each other forever");

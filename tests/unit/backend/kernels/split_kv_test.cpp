@@ -155,8 +155,12 @@ const PlantedFault kPlantedFaults[] = {
     {"FullWrongly", "decode, documents", {"full = some & ~masked", "full = some"}},
     {"ForTheFirstQueryAlone", "decode, documents", {"kMaskVariesWithQuery ? last_q : first_q;\n", "first_q;\n"}},
     {"EmptyWrongly", "decode, documents", {"some &= kept;", "some &= kept & ~masked;"}},
-    {"FullByTheFirstKey", "decode, pages", {"all_kept &= mask_keeps(p, b, head, q, last_key)", "all_kept &= some_kept"}},
-    {"EmptyByTheLastKey", "decode, pages", {"some_kept |= mask_keeps(p, b, head, q, first_key)", "some_kept = all_kept"}},
+    {"FullByTheFirstKey",
+     "decode, pages",
+     {"all_kept &= mask_keeps(p, b, head, q, last_key)", "all_kept &= some_kept"}},
+    {"EmptyByTheLastKey",
+     "decode, pages",
+     {"some_kept |= mask_keeps(p, b, head, q, first_key)", "some_kept = all_kept"}},
     {"NotWaitedFor",
      "one query of four heads",
      {"wait_for_copies_but<kStages - 2>();\n    team", "wait_for_copies_but<kStages - 1>();\n    team"}},
@@ -313,7 +317,8 @@ TEST(HopperSplitKvFaultsDeathTest, AreSeen) {
   EXPECT_DEATH(run("arrive_at(kBegun, kThreads + kProducers);", ""), kForever);
   EXPECT_DEATH(run("    mbarrier_wait(tiles.v_empty + ring.stage, ring.phase ^ 1);\n", ""), "a copy|barrier");
   EXPECT_DEATH(run("    mbarrier_wait(tiles.v_full + ring.stage, ring.phase);\n", ""), "barrier|forever");
-  EXPECT_DEATH(run("  wait_for_copies();\n  fence_proxy_async();\n  meet(", "  meet("), "a thread ends before its copies");
+  EXPECT_DEATH(run("  wait_for_copies();\n  fence_proxy_async();\n  meet(", "  meet("),
+               "a thread ends before its copies");
 }
 
 TEST(HopperSplitKvShapes, FillSharedMemory) {
