@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "scoremod/inputs.hpp"
 
 #include "backend/plan.hpp"
@@ -13,7 +15,8 @@ struct TrialCase {
   compiler::CompiledProblem problem;
   IndexOffsets offsets;
   ProblemInputs inputs;
-  Reach reach;  ///< of the random inputs, before some rows became special cases
+  Reach reach;             ///< of the random inputs, before some rows became special cases
+  std::uint64_t seed = 0;  ///< of the random inputs
 
   backend::CallParameters parameters() const;
 };

@@ -216,17 +216,20 @@ void round_block_scales(const AttentionProblem& trial, ProblemInputs& inputs) {
 
 }  // namespace
 
-ProblemInputs plain_inputs(const AttentionProblem& trial) {
+ProblemInputs plain_inputs(const AttentionProblem& trial, std::uint64_t seed) {
   AttentionProblem drawn = trial;
   // A compiled problem's mask has the lengths; a paged KV cache must still declare some.
   drawn.lengths.kv = drawn.lengths.kv || drawn.paged.has_value();
-  ProblemInputs inputs = random_inputs(drawn);
+  RandomInputOptions options;
+  options.seed = seed;
+  ProblemInputs inputs = random_inputs(drawn, options);
   round_block_scales(trial, inputs);
   return inputs;
 }
 
-ProblemInputs trial_inputs(const AttentionProblem& trial, const backend::CallParameters& parameters) {
-  ProblemInputs inputs = plain_inputs(trial);
+ProblemInputs trial_inputs(const AttentionProblem& trial, const backend::CallParameters& parameters,
+                           std::uint64_t seed) {
+  ProblemInputs inputs = plain_inputs(trial, seed);
   Search(trial, parameters, inputs).run();
   return inputs;
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "scoremod/inputs.hpp"
 
 #include "backend/backend.hpp"
@@ -7,7 +9,7 @@
 namespace scoremod::verification {
 
 /// The random inputs of a trial problem, as random_inputs() makes them. Block scales are powers of two, however.
-ProblemInputs plain_inputs(const AttentionProblem& trial);
+ProblemInputs plain_inputs(const AttentionProblem& trial, std::uint64_t seed = 0);
 
 /// These inputs with some rows changed into special cases of kernels and of float32, as far as the program lets inputs
 /// make them:
@@ -20,6 +22,7 @@ ProblemInputs plain_inputs(const AttentionProblem& trial);
 /// its place. A value that gives NaN anywhere, or numbers that float32 cannot hold exactly enough to be compared, is
 /// not taken. d_o is made smaller in rows with far scores, as q is larger there: their gradients must not outweigh the
 /// others.
-ProblemInputs trial_inputs(const AttentionProblem& trial, const backend::CallParameters& parameters);
+ProblemInputs trial_inputs(const AttentionProblem& trial, const backend::CallParameters& parameters,
+                           std::uint64_t seed = 0);
 
 }  // namespace scoremod::verification

@@ -348,6 +348,7 @@ TEST_P(DecodeLengthsTimes, OfACase) {
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const double rate = decode.bytes_read() / times[i] / 1e6;
     const std::string line = concat(R"({"kind": "decode lengths", "case": ")", of.name, R"(", "shape": ")",
+                                    shapes[i].hopper && !shapes[i].wide ? "warpgroups, " : "",
                                     shapes[i].wide                  ? "wide"
                                     : shapes[i].persistent_ctas > 0 ? "persistent"
                                                                     : concat("splits ", shapes[i].splits),
