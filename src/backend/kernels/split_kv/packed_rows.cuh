@@ -121,9 +121,9 @@ struct KeyWalk {
     }
     return all_kept ? kFullTile : some_kept ? kPartialTile : kEmptyTile;
   }
-  // Evaluates the mask until every tile is known to have a kept key and a masked one. It does so once for all queries
-  // if the mask is the same for them, as lengths are, and twice if it grows with them, as below a diagonal. Tiles
-  // without a masked key take longest.
+  // Evaluates the mask until every tile of the chunk is known to have a kept key and a masked one. It does so once for
+  // all queries if the mask is the same for them, as lengths are, and twice if it grows with them, as below a diagonal.
+  // Tiles without a masked key take longest.
   SCOREMOD_MEMBER void look_closely(const Arguments& p, int b) {
     constexpr int kTogether = kKeys < 32 ? kKeys : 32;
     constexpr unsigned kAll = kTogether == 32 ? ~0u : (1u << kTogether % 32) - 1u;
@@ -134,8 +134,8 @@ struct KeyWalk {
     for (int head = h; head <= last_head; ++head) {
       for (int q = first_q; q <= last; q += next_query) {
 #pragma unroll
-        for (int i = 0; i < kChunksAtOnce * 64; i += 32) {
-          const int kv = (chunk + i / 64 * step) * 64 + i % 64 + lane;
+        for (int i = 0; i < 64; i += 32) {
+          const int kv = chunk * 64 + i + lane;
           const unsigned bits = ballot(kv < p.call.seq_kv && keeps(p, b, head, q, kv));
 #pragma unroll
           for (int part = 0; part < 32; part += kTogether) {
