@@ -34,6 +34,7 @@ IndexOffsets allowed(const AttentionProblem& problem, IndexOffsets offsets) {
 std::vector<IndexOffsets> offsets_to_try(const AttentionProblem& problem) {
   if (!problem.index_offsets) return {IndexOffsets{}};
   std::vector<IndexOffsets> found;
+  found.reserve(kOffsets.size());
   for (const IndexOffsets& each : kOffsets) found.push_back(allowed(problem, each));
   return found;
 }
