@@ -37,6 +37,7 @@ void __syncwarp(unsigned mask = 0xffffffffu);
 void __threadfence();
 template <class T>
 T __shfl_sync(unsigned mask, T value, int lane, int width = 32);
+unsigned __byte_perm(unsigned, unsigned, unsigned);
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int distance, int width = 32);
 template <class T>
