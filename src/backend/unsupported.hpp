@@ -35,7 +35,6 @@ enum class Rule : std::uint8_t {
   kMaxLogit,
   kRagged,
   kPaged,
-  kGradientLayout,
   kOutputDtype,
   kAmaxGradients,
   kBlockScales,
@@ -52,7 +51,7 @@ struct RuleInfo {
 std::span<const RuleInfo> unsupported_rules();
 const RuleInfo& info(Rule rule);
 
-/// Adds the reasons of a backend whose tensors are all dense and of one dtype: varlen, paged, dtype_o.
+/// Adds the reasons of a backend whose tensors are all dense: varlen, paged.
 void object_to_places(const AttentionProblem& problem, std::vector<UnsupportedReason>& reasons);
 
 /// Adds the reason of an engine whose FP8 tensors have a scale each, or one for each head.

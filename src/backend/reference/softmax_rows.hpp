@@ -149,11 +149,9 @@ class SoftmaxRows {
       const double logarithm = std::log(static_cast<double>(sum));
       row_.lse += static_cast<Real>(moves_.function * (1 + std::max(1.0, std::abs(logarithm))));
     }
-    if (sink) row_.sink_weight /= sum;
+    if (sink) row_.sink_weight = flushed(row_.sink_weight / sum);
     for (std::size_t j = 0; j < row_.weight.size(); ++j) {
-      if (!row_.kept[j]) continue;
-      row_.weight[j] /= sum;
-      if (row_.weight[j] < static_cast<Real>(moves_.smallest_weight)) row_.weight[j] = 0;
+      if (row_.kept[j]) row_.weight[j] = flushed(row_.weight[j] / sum);
     }
     return row_;
   }
@@ -203,6 +201,9 @@ class SoftmaxRows {
   const Real scale_o, unit_q, unit_k, unit_v;
 
  private:
+  /// A weight, which is 0 below the smallest.
+  Real flushed(Real weight) const { return weight < static_cast<Real>(moves_.smallest_weight) ? Real(0) : weight; }
+
   /// For a backward alone, whose heads share it.
   Real unit_of(TensorRole role, const InputTensors& inputs) const {
     return static_cast<Real>(problem::StoredUnit(problem, role).of(inputs.operands, 0));

@@ -3,6 +3,7 @@
 
 #include "verification/moved_evaluation.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -136,6 +137,25 @@ class WithRoundedDO final : public backend::BackwardPlan {
   const PlainBackward plan_;
 };
 
+class WithoutASinksGradient final : public backend::BackwardPlan {
+ public:
+  explicit WithoutASinksGradient(const compiler::CompiledProblem& compiled)
+      : sink_(problem::sink_operand(compiled.problem).value()),
+        heads_(static_cast<std::size_t>(compiled.problem.heads_q)),
+        plan_(compiled, {}) {}
+  std::size_t workspace_bytes() const override { return 0; }
+  void execute(const BackwardTensors& t, const CallParameters& parameters,
+               std::span<std::byte> workspace) const override {
+    plan_.execute(t, parameters, workspace);
+    std::ranges::fill(std::span(static_cast<float*>(t.d_operands[sink_]), heads_), 0.0F);
+  }
+
+ private:
+  const std::uint32_t sink_;
+  const std::size_t heads_;
+  const PlainBackward plan_;
+};
+
 std::string wrong_forward(Trial& trial, const backend::ForwardPlan& plan, const OperationErrors& errors) {
   return verdict_of(verify_forward(trial, plan, backend::host_memory(), errors), Direction::kForward).reason;
 }
@@ -247,6 +267,21 @@ TEST(MovedEvaluation, FindsGradientsOfOperandsFromARoundedDOWrong) {
   EXPECT_EQ(wrong_backward(of.trial, PlainBackward(trial, {}), kOfKernels), "");
   const std::string reason = wrong_backward(of.trial, WithRoundedDO(trial), kOfKernels);
   EXPECT_NE(reason.find("gradient of 'x'"), std::string::npos) << reason;
+}
+
+/// A sink that is far below the scores, and the trial of a plan without the sink's gradient.
+std::string wrong_without_the_sinks_gradient(const std::string& program) {
+  AttentionProblem problem = float32_problem(program);
+  problem.sink = Sink::kLearned;
+  TrialOf of(problem);
+  return wrong_backward(of.trial, WithoutASinksGradient(of.trial.problem()), kOfKernels);
+}
+
+/// A GPU flushes weights below float32's normal numbers, and with them the gradient of such a sink. Trials were refused
+/// for that.
+TEST(MovedEvaluation, TakesASinkWhoseWeightsAreFlushed) {
+  EXPECT_EQ(wrong_without_the_sinks_gradient("value = score + 90.0"), "");
+  EXPECT_NE(wrong_without_the_sinks_gradient("value = score + 20.0").find("gradient of 'sink'"), std::string::npos);
 }
 
 TEST(MovedEvaluation, FindsAWrongDvWrong) {

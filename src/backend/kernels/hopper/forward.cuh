@@ -194,27 +194,6 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tile
   fence_operand(rows.output.at[0]);
 }
 
-// Whether a varlen sequence ends before the queries of the calling warpgroup.
-SCOREMOD_FUNCTION bool has_no_queries(const AttentionArguments& call, int b, int query_tile) {
-  return kRaggedQueries && query_tile * kQueries + group_number() * 64 >= queries_of(call, b);
-}
-
-// consume_keys() for a warpgroup without queries: it takes its turns and releases stages. A decode's tile has one
-// query.
-SCOREMOD_FUNCTION void pass_keys(const Arguments& p, const ForwardTiles& tiles, TileWalk<false>& walk,
-                                 Ring<kStages>& ring, int b, int h) {
-  for (;; ring.advance()) {
-    mbarrier_wait(tiles.k_full + ring.stage, ring.phase);
-    scheduler_wait();
-    scheduler_pass();
-    consumer_release(tiles.k_empty + ring.stage);
-    const bool more = walk.next(p.call, b, h);
-    mbarrier_wait(tiles.v_full + ring.stage, ring.phase);
-    if (!more) return;
-    consumer_release(tiles.v_empty + ring.stage);
-  }
-}
-
 // Stores the warpgroup's rows, o through its rows of tile `own`. Returns whether an output is not finite.
 SCOREMOD_FUNCTION bool store_forward(const Arguments& p, Half* own, SoftmaxRows& rows, int b, int h, int first_query) {
   const AttentionArguments& call = p.call;
@@ -255,7 +234,6 @@ SCOREMOD_FUNCTION void consume_forward(const Arguments& p, const ForwardTiles& t
   Ring<kStages> ring;
   scheduler_begin();
   mbarrier_wait(tiles.q_full, 0);
-  if (has_no_queries(p.call, b, query_tile)) return pass_keys(p, tiles, walk, ring, b, h);
   consume_keys(p, tiles, tiles.q, rows, walk, ring, b, h, first_query);
 }
 

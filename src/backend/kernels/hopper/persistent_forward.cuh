@@ -67,10 +67,7 @@ SCOREMOD_FUNCTION void consume_item(const Arguments& p, const ForwardTiles& tile
   SoftmaxRows rows;
   rows.clear();
   if (walk.next(p.call, item.b, item.h)) {
-    if (has_no_queries(p.call, item.b, item.query_tile))
-      pass_keys(p, tiles, walk, ring, item.b, item.h);
-    else
-      consume_keys(p, tiles, own, rows, walk, ring, item.b, item.h, first_query);
+    consume_keys(p, tiles, own, rows, walk, ring, item.b, item.h, first_query);
     consumer_release(tiles.v_empty + ring.stage);
     ring.advance();
   }
