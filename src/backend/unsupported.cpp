@@ -57,8 +57,8 @@ constexpr std::array kRules{
              "copy the tensor into a dense layout"},
     RuleInfo{Rule::kNoOperandGradient, "no_operand_gradient", "No backend of this memory computes operand gradients.",
              "give the operands \"gradient\": false, or use the cpu backend"},
-    RuleInfo{Rule::kSink, "sink", "The backend does not compute the gradient of a learned sink.",
-             "give the sink \"gradient\": false, or use the kernels or the cpu backend"},
+    RuleInfo{Rule::kSink, "sink", "The backend has no sink in its softmax.",
+             "leave 'sink' out, or use the kernels or the cpu backend"},
     RuleInfo{Rule::kDropout, "dropout", "The backend cannot reproduce scoremod's dropout mask.",
              "leave 'dropout' out, or use the kernels or the cpu backend"},
     RuleInfo{Rule::kMaxLogit, "max_logit", "The backend does not write the largest score of each row.",
@@ -67,6 +67,9 @@ constexpr std::array kRules{
              "pad the tensors and give lengths, or use the kernels or the cpu backend"},
     RuleInfo{Rule::kPaged, "paged", "The backend reads no paged KV cache.",
              "gather k and v, or use the kernels or the cpu backend"},
+    RuleInfo{Rule::kGradientLayout, "gradient_layout",
+             "The backend requires dq, dk, dv and d_o to have the layouts of q, k, v and o.",
+             "leave the layouts of gradients out, or use the kernels or the cpu backend"},
     RuleInfo{Rule::kOutputDtype, "output_dtype", "The backend requires o and d_o to have the dtype of q, k and v.",
              "leave 'dtype_o' out, or use the kernels or the cpu backend"},
     RuleInfo{Rule::kAmaxGradients, "amax_gradients",
@@ -94,6 +97,10 @@ void object_to_places(const AttentionProblem& problem, std::vector<UnsupportedRe
   if (problem.tokens_q) object(Rule::kRagged, "expected dense queries, found ragged ones (tokens_q)");
   if (problem.tokens_kv) object(Rule::kRagged, "expected dense keys, found ragged ones (tokens_kv)");
   if (problem.paged) object(Rule::kPaged, "expected dense keys and values, found paged ones");
+  if (problem.dtype_o && *problem.dtype_o != problem.dtype) {
+    object(Rule::kOutputDtype, "expected o of the dtype of q, ", to_string(problem.dtype), ", found ",
+           to_string(*problem.dtype_o));
+  }
 }
 
 void object_to_block_scales(const AttentionProblem& problem, std::vector<UnsupportedReason>& reasons) {

@@ -35,6 +35,7 @@ enum class Rule : std::uint8_t {
   kMaxLogit,
   kRagged,
   kPaged,
+  kGradientLayout,
   kOutputDtype,
   kAmaxGradients,
   kBlockScales,
@@ -51,7 +52,7 @@ struct RuleInfo {
 std::span<const RuleInfo> unsupported_rules();
 const RuleInfo& info(Rule rule);
 
-/// Adds the reasons of a backend whose tensors are all dense: varlen, paged.
+/// Adds the reasons of a backend whose tensors are all dense and of one dtype: varlen, paged, dtype_o.
 void object_to_places(const AttentionProblem& problem, std::vector<UnsupportedReason>& reasons);
 
 /// Adds the reason of an engine whose FP8 tensors have a scale each, or one for each head.

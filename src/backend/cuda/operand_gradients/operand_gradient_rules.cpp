@@ -49,10 +49,6 @@ std::vector<UnsupportedReason> OperandGradients::unsupported_reasons(const compi
   std::vector<UnsupportedReason> reasons;
   if (!problem.backward) fail_bug("the problem was compiled without a derivative");
   object_to_places(p, reasons);
-  if (dtype_o && *dtype_o != dtype) {
-    reasons.push_back(unsupported(Rule::kOutputDtype, concat("gradients of operands: expected o of the dtype of q, ",
-                                                             to_string(dtype), ", found ", to_string(*dtype_o))));
-  }
   if (is_float8(dtype) || dtype_kv) {
     reasons.push_back(
         unsupported(Rule::kDtype, concat("gradients of operands: expected q, k and v in f32, f16 or bf16, found ",

@@ -117,27 +117,16 @@ class BoundedGraph final : public Graph {
   }
 };
 
-/// Takes the first engine that builds, of those that cuDNN's heuristics name and then of those that they fall back to.
-/// If none does, returns every engine's own words.
+/// Takes the first of the heuristics' engines that builds. If none does, returns every engine's own words.
 std::optional<BuildOutcome> build_first_engine(Graph& graph) {
   BuildOutcome none{BuildStatus::kRefused, "build_plan: cuDNN's heuristics name no engine", nullptr};
   std::vector<std::string> said;
-  const auto note = [&](const fe::error_t& status, const char* step) {
-    const BuildOutcome outcome = outcome_of(status, step);
+  for (std::int64_t i = 0; i < graph.get_execution_plan_count(); ++i) {
+    const auto status = graph.build_plan_at_index(i);
+    if (status.is_good()) return std::nullopt;
+    const BuildOutcome outcome = outcome_of(status, "build_plan");
     if (outcome.status == BuildStatus::kFailed) none.status = BuildStatus::kFailed;
     if (std::ranges::find(said, outcome.text) == said.end()) said.push_back(outcome.text);
-  };
-  std::int64_t tried = 0;  // plans of the second mode come behind those of the first
-  for (const fe::HeurMode_t mode : {fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}) {
-    if (const auto status = graph.create_execution_plans({mode}); status.is_bad()) {
-      note(status, "create_execution_plans");
-      continue;
-    }
-    for (; tried < graph.get_execution_plan_count(); ++tried) {
-      const auto status = graph.build_plan_at_index(tried);
-      if (status.is_good()) return std::nullopt;
-      note(status, "build_plan");
-    }
   }
   if (!said.empty()) none.text.clear();
   for (const std::string& text : said) none.text += concat(none.text.empty() ? "" : "; ", text);
@@ -159,6 +148,9 @@ BuildOutcome build(const AttentionGraph& spec, cudnnHandle_t handle, const Devic
   if (const auto status = graph->validate(); status.is_bad()) return outcome_of(status, "validate");
   if (const auto status = graph->build_operation_graph(handle); status.is_bad()) {
     return outcome_of(status, "build_operation_graph");
+  }
+  if (const auto status = graph->create_execution_plans({fe::HeurMode_t::A}); status.is_bad()) {
+    return outcome_of(status, "create_execution_plans");
   }
   if (auto none = build_first_engine(*graph)) return *none;
   return {BuildStatus::kBuilt, "",

@@ -82,11 +82,6 @@ void write(CanonicalWriter& out, const AttentionTensor& tensor) {
   write(out, strides);
 }
 
-void write(CanonicalWriter& out, const GradientTensors& gradients) {
-  const auto& [d_o, dq, dk, dv] = gradients;
-  for (const AttentionTensor* tensor : {&d_o, &dq, &dk, &dv}) write(out, *tensor);
-}
-
 void write(CanonicalWriter& out, const BiasGradient& gradient) {
   const auto& [tensor, dtype] = gradient;
   write(out, tensor);
@@ -94,13 +89,10 @@ void write(CanonicalWriter& out, const BiasGradient& gradient) {
 }
 
 void write(CanonicalWriter& out, const AttentionGraph& graph) {
-  const auto& [direction, dtype, dtype_o, q, k, v, o, gradients, sink, stats, deterministic, bias_gradient, modifier] =
-      graph;
-  out.text(to_string(direction)).text(scoremod::to_string(dtype)).text(scoremod::to_string(dtype_o));
+  const auto& [direction, dtype, q, k, v, o, stats, deterministic, bias_gradient, modifier] = graph;
+  out.text(to_string(direction)).text(scoremod::to_string(dtype));
   for (const AttentionTensor* tensor : {&q, &k, &v, &o}) write(out, *tensor);
-  out.boolean(gradients.has_value());
-  if (gradients) write(out, *gradients);
-  out.boolean(sink).boolean(stats).boolean(deterministic).boolean(bias_gradient.has_value());
+  out.boolean(stats).boolean(deterministic).boolean(bias_gradient.has_value());
   if (bias_gradient) write(out, *bias_gradient);
   write(out, modifier);
 }
@@ -151,7 +143,7 @@ std::string plan_label(const AttentionGraph& graph) {
   const auto& k = graph.k.dims;
   return concat(to_string(graph.direction), " ", scoremod::to_string(graph.dtype), " b", q[0], " h", q[1], "/", k[1],
                 " s", q[2], "x", k[2], " d", q[3], "/", graph.v.dims[3], ", ", graph.modifier.nodes.size(),
-                " modifier nodes", graph.bias_gradient ? ", gradient of a bias" : "", graph.sink ? ", a sink" : "");
+                " modifier nodes", graph.bias_gradient ? ", gradient of a bias" : "");
 }
 
 }  // namespace scoremod::backend::cudnn
