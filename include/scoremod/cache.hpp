@@ -15,7 +15,8 @@ namespace scoremod {
 /// Limits of the plans in memory, for each backend that keeps plans. 0 keeps none.
 struct PlanCacheLimits {
   std::size_t plans = 1024;
-  std::size_t bytes = std::size_t{512} << 20;  ///< of memory that plans occupy, as far as backends can tell
+  std::size_t bytes =
+      std::size_t{512} << 20;  ///< of memory that plans and their keys occupy, as far as backends can tell
 
   bool operator==(const PlanCacheLimits&) const = default;
 };

@@ -1,5 +1,6 @@
 #include "planner/artifacts.hpp"
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -42,14 +43,32 @@ class Refusals {
     const auto found = all_.find({engine, plan_key});
     return found == all_.end() ? std::nullopt : std::optional(found->second);
   }
+  /// Forgets the oldest beyond kMostBytes: the store has those that follow from their key, and others are found again.
   void add(const std::string& engine, const Bytes& plan_key, const std::string& words) {
     const std::scoped_lock lock(mutex_);
-    all_.try_emplace({engine, plan_key}, words);
+    const auto [place, is_new] = all_.try_emplace({engine, plan_key}, words);
+    if (!is_new) return;
+    oldest_first_.push_back(place);
+    bytes_ += bytes_of(*place);
+    while (bytes_ > kMostBytes) {
+      bytes_ -= bytes_of(*oldest_first_.front());
+      all_.erase(oldest_first_.front());
+      oldest_first_.pop_front();
+    }
   }
 
  private:
+  static constexpr std::size_t kMostBytes = std::size_t{8} << 20;
+  using All = std::map<std::pair<std::string, Bytes>, std::string>;
+
+  static std::size_t bytes_of(const All::value_type& refusal) {
+    return refusal.first.second.size() + refusal.second.size();
+  }
+
   mutable std::mutex mutex_;
-  std::map<std::pair<std::string, Bytes>, std::string> all_;
+  All all_;
+  std::deque<All::iterator> oldest_first_;
+  std::size_t bytes_ = 0;
 };
 
 /// Never destroyed: threads may plan while the process ends.

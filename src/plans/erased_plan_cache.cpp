@@ -91,6 +91,12 @@ bool ErasedPlanCache::has(const Bytes& key) const {
   return found != entries_.end() && found->second->finished;
 }
 
+bool ErasedPlanCache::has_or_builds(const Bytes& key) const {
+  const HashedKey hashed(key);
+  const std::lock_guard lock(mutex_);
+  return entries_.contains(hashed);
+}
+
 ErasedPlan ErasedPlanCache::wait(std::unique_lock<std::mutex>& lock, const EntryPtr& entry) {
   if (entry->builder == std::this_thread::get_id()) {
     fail_bug("the build of a plan asks the ", name_, " plan cache for the plan that it builds");
@@ -133,11 +139,13 @@ ErasedPlan ErasedPlanCache::build_entry(std::unique_lock<std::mutex>& lock, cons
   return entry->value;
 }
 
+std::size_t ErasedPlanCache::bytes_of(const Entry& entry) { return entry.value.bytes + entry.bytes.size(); }
+
 void ErasedPlanCache::keep(std::list<EntryPtr>& entry) {
   const EntryPtr& kept = entry.front();
   kept->place = entry.begin();
   recent_.splice(recent_.begin(), entry);
-  statistics_.bytes += kept->value.bytes;
+  statistics_.bytes += bytes_of(*kept);
   ++statistics_.entries;
 }
 
@@ -145,7 +153,7 @@ void ErasedPlanCache::evict(std::list<EntryPtr>& evicted) {
   while (!recent_.empty() && (statistics_.entries > limits_.plans || statistics_.bytes > limits_.bytes)) {
     const EntryPtr& last = recent_.back();
     entries_.erase(last->key);
-    statistics_.bytes -= last->value.bytes;
+    statistics_.bytes -= bytes_of(*last);
     --statistics_.entries;
     ++statistics_.evictions;
     evicted.splice(evicted.end(), recent_, last->place);

@@ -57,6 +57,8 @@ class ErasedPlanCache {
 
   ErasedPlan get(const Bytes& key, const Build& build);
   bool has(const Bytes& key) const;
+  /// has(), or a thread is building it.
+  bool has_or_builds(const Bytes& key) const;
 
   const std::string& name() const { return name_; }
   PlanCacheStatistics statistics() const;
@@ -70,6 +72,8 @@ class ErasedPlanCache {
 
   ErasedPlan wait(std::unique_lock<std::mutex>& lock, const EntryPtr& entry);
   ErasedPlan build_entry(std::unique_lock<std::mutex>& lock, const EntryPtr& entry, const Build& build);
+  /// The memory that an entry counts with: its plan's, and that of its own key.
+  static std::size_t bytes_of(const Entry& entry);
   /// Takes in a finished entry, which comes as a list of one so that nothing can fail here.
   void keep(std::list<EntryPtr>& entry);
   /// Moves the least recently used to `evicted` until the limits hold. The caller frees them after it has unlocked.

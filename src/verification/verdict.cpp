@@ -1,13 +1,14 @@
 #include "verification/verdict.hpp"
 
-#include <map>
+#include <cstddef>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/environment.hpp"
 #include "base/fail.hpp"
+#include "plans/erased_plan_cache.hpp"
 #include "plans/plan_store.hpp"
 #include "plans/plan_work.hpp"
 
@@ -18,20 +19,20 @@ namespace {
 /// the new rule, and is tried once again.
 constexpr std::string_view kRule = "by rule 2: ";
 
-/// This process's knowledge of a subject. Its mutex is held while a trial runs, so that others wait for its verdict.
-struct Remembered {
-  std::mutex mutex;
-  std::optional<Verdict> verdict;
-};
+/// Keys have some kB, and a process may compile new functions for days. What is forgotten is in the store, or is tried
+/// again.
+constexpr PlanCacheLimits kRemembered{4096, std::size_t{32} << 20};
 
-Remembered& remembered(const Bytes& key) {
-  static std::mutex mutex;
-  // Never destroyed: threads may plan while the process ends.
-  static auto& verdicts = *new std::map<std::string, std::unique_ptr<Remembered>>;
-  const std::scoped_lock lock(mutex);
-  std::unique_ptr<Remembered>& entry = verdicts[{reinterpret_cast<const char*>(key.data()), key.size()}];
-  if (!entry) entry = std::make_unique<Remembered>();
-  return *entry;
+/// This process's verdicts. While a trial runs, others wait for its verdict. Never destroyed: threads may plan while
+/// the process ends.
+plans::ErasedPlanCache& verdicts() {
+  static auto& made = *new plans::ErasedPlanCache("verdict", kRemembered);
+  return made;
+}
+
+plans::ErasedPlan remembered(Verdict verdict) {
+  const std::size_t bytes = sizeof(verdict) + verdict.reason.size();
+  return {std::make_shared<const Verdict>(std::move(verdict)), bytes, ""};
 }
 
 std::optional<Verdict> known(const Subject& subject) {
@@ -74,28 +75,27 @@ Verdict verdict_of(const std::vector<OutputError>& outputs, backend::Direction d
 bool needs_trial(const Subject& subject) {
   const Mode mode = verification_mode();
   if (mode == Mode::kNever) return false;
-  Remembered& memory = remembered(subject.key);
   // While another thread runs the trial there is nothing to begin.
-  const std::unique_lock lock(memory.mutex, std::try_to_lock);
-  if (!lock.owns_lock()) return false;
-  if (!memory.verdict && mode != Mode::kAlways) memory.verdict = known(subject);
-  return !memory.verdict;
+  if (verdicts().has_or_builds(subject.key)) return false;
+  std::optional<Verdict> verdict = mode == Mode::kAlways ? std::nullopt : known(subject);
+  if (!verdict) return true;
+  verdicts().get(subject.key, [&] { return remembered(std::move(*verdict)); });
+  return false;
 }
 
 Verdict verify(const Subject& subject, const std::function<Verdict()>& run) {
   const Mode mode = verification_mode();
   if (mode == Mode::kNever) return {};
-  Remembered& memory = remembered(subject.key);
-  const std::scoped_lock lock(memory.mutex);
-  if (memory.verdict) return *memory.verdict;
-  std::optional<Verdict> verdict = mode == Mode::kAlways ? std::nullopt : known(subject);
-  if (!verdict) {
-    const plans::CountedWork work(plans::WorkKind::kTrial);
-    verdict = run();
-    if (verdict->shown) store(subject, *verdict);
-  }
-  memory.verdict = verdict;
-  return *verdict;
+  const plans::ErasedPlan found = verdicts().get(subject.key, [&] {
+    std::optional<Verdict> verdict = mode == Mode::kAlways ? std::nullopt : known(subject);
+    if (!verdict) {
+      const plans::CountedWork work(plans::WorkKind::kTrial);
+      verdict = run();
+      if (verdict->shown) store(subject, *verdict);
+    }
+    return remembered(std::move(*verdict));
+  });
+  return *std::static_pointer_cast<const Verdict>(found.plan);
 }
 
 }  // namespace scoremod::verification

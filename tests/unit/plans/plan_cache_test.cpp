@@ -23,6 +23,9 @@ Bytes key_of(int number) { return CanonicalWriter().integer(number).written(); }
 
 using Cache = PlanCache<int>;
 
+/// Each entry counts with its key, beside its plan.
+const std::size_t kKeyBytes = key_of(0).size();
+
 Cache::Entry plan_of(int value, std::size_t bytes = 1) { return {std::make_shared<const int>(value), bytes, ""}; }
 
 /// A build that must not run.
@@ -46,7 +49,7 @@ TEST(PlanCache, BuildsAKeyOnce) {
   EXPECT_EQ(statistics.misses, 2);
   EXPECT_EQ(statistics.builds, 2);
   EXPECT_EQ(statistics.entries, 2);
-  EXPECT_EQ(statistics.bytes, 2);
+  EXPECT_EQ(statistics.bytes, 2 + 2 * kKeyBytes);
 }
 
 TEST(PlanCache, KeepsRefusals) {
@@ -89,12 +92,13 @@ TEST(PlanCache, DropsTheLeastRecentlyUsedOverACount) {
 
 TEST(PlanCache, DropsTheLeastRecentlyUsedOverABytesLimit) {
   Cache cache("test");
-  cache.set_limits({100, 100});
+  cache.set_limits({100, 100 + 2 * kKeyBytes});
   for (const int number : {1, 2, 3}) cache.get(key_of(number), [=] { return plan_of(number, 40); });
-  EXPECT_EQ(cache.statistics().bytes, 80);
+  EXPECT_EQ(cache.statistics().bytes, 80 + 2 * kKeyBytes);
   cache.get(key_of(2), unwanted);
   cache.get(key_of(3), unwanted);
-  EXPECT_EQ(*cache.get(key_of(4), [] { return plan_of(4, 101); }).plan, 4) << "too large to be kept, not to be used";
+  EXPECT_EQ(*cache.get(key_of(4), [] { return plan_of(4, 101 + 2 * kKeyBytes); }).plan, 4)
+      << "too large to be kept, not to be used";
   EXPECT_EQ(cache.statistics().bytes, 0);
   EXPECT_EQ(cache.statistics().entries, 0);
 }
@@ -292,7 +296,7 @@ TEST(PlanCache, TheProcessCountsEveryCacheWhileItLives) {
     Cache first("first"), second("second");
     first.get(key_of(1), [] { return plan_of(1, 7); });
     second.get(key_of(1), [] { return plan_of(2, 5); });
-    EXPECT_EQ(cache_statistics().plans.bytes, before.bytes + 12);
+    EXPECT_EQ(cache_statistics().plans.bytes, before.bytes + 12 + 2 * kKeyBytes);
     EXPECT_EQ(cache_statistics().plans.builds, before.builds + 2);
     clear_plan_cache();
     EXPECT_EQ(first.statistics().entries, 0);

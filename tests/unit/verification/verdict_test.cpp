@@ -118,6 +118,25 @@ TEST_F(Verification, RemembersNothingOfARunThatThrows) {
   EXPECT_EQ(runs_, 1);
 }
 
+/// A process may compile new functions for days.
+TEST_F(Verification, ForgetsTheOldestKeysBeyondTheirMemory) {
+  setenv(kVariable, "always", 1);
+  constexpr int kKeys = 300;
+  const auto large = [](int number) {
+    Subject made = subject("Forgets " + std::to_string(number));
+    made.key.resize(std::size_t{1} << 17);
+    return made;
+  };
+  for (int i = 0; i < kKeys; ++i) verified(large(i));
+  EXPECT_EQ(runs_, kKeys);
+  verified(large(kKeys - 1));
+  EXPECT_EQ(runs_, kKeys);
+  verified(large(0));
+  EXPECT_EQ(runs_, kKeys + 1);
+  unsetenv(kVariable);
+  EXPECT_FALSE(needs_trial(large(1))) << "the store has it";
+}
+
 TEST_F(Verification, OfOneKeyIsRunByOneOfManyThreads) {
   const Subject what = subject("ManyThreads");
   std::atomic<int> runs = 0;
