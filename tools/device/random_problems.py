@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Holds random problems to the float64 oracle on all GPUs of a machine, some under each of several seeds, and adds the counts to a record.
 
-usage: random_problems.py COMMAND RECORD.json [--seeds N] [--problems N] [--seconds N] [--backends NAME ...]
+usage: random_problems.py COMMAND RECORD.json [--seeds N | --again SEED ...] [--problems N] [--seconds N] [--backends NAME ...]
 
-COMMAND is bin/scoremod of pack.sh's folder. Each seed is new and goes to one GPU, where tools/device/check_suite.sh runs its problems; backends take turns. A row of
-the record is one seed: rows of other seeds stay. REPORTS, the record's name without .json, gets each seed's whole report. The exit code is 1 where a
-result is wrong or an error.
+COMMAND is bin/scoremod of pack.sh's folder. Each seed is new, or one of --again, and goes to one GPU, where tools/device/check_suite.sh runs its problems; backends take
+turns. A row of the record is one seed: rows of other seeds stay. REPORTS, the record's name without .json, gets each seed's whole report. What was wrong or an
+error is printed last, with its program. The exit code is 1 where there is such a result.
 """
 
 import argparse
+import itertools
 import json
 import os
 import queue
@@ -36,6 +37,13 @@ def row_of(report):
     row["results"] = summary["plain_attention"]["outputs"]
     row |= {key: summary["plain_attention"][key] for key in ("median_ratio", "largest_ratio", "beyond_twice_and_band")}
     return row | ({"parts": report["parts"]} if "parts" in report else {})
+
+
+def not_right(report):
+    """A line for each result of a report that is wrong or an error: what it was, and all that its problem is made of."""
+    shown = ("problem", "direction", "verdict", "output", "error", "tolerance", "reasons", "sizes", "program")
+    head = f"{report['backend']}, seed {report['seed']}: "
+    return [head + json.dumps({key: each.get(key) for key in shown}) for each in report["results"] if each["verdict"] in ("wrong", "error")]
 
 
 def merged(rows, new):
@@ -75,6 +83,7 @@ def main(arguments=None):
     parser.add_argument("command")
     parser.add_argument("record", type=Path)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--again", type=int, nargs="+", metavar="SEED", help="run these seeds in place of new ones, with the --problems of then")
     parser.add_argument("--problems", type=int, default=1000, help="under each seed")
     parser.add_argument("--seconds", type=float, default=540, help="begin nothing after so many")
     parser.add_argument("--backends", nargs="+", default=["kernels", "cudnn"])
@@ -83,17 +92,20 @@ def main(arguments=None):
     reports = options.record.with_suffix("")
     reports.mkdir(parents=True, exist_ok=True)
     waiting, done = queue.SimpleQueue(), []
-    for number in range(options.seeds):
-        waiting.put((secrets.randbelow(2**31), options.backends[number % len(options.backends)]))
+    for number, seed in enumerate(options.again or [secrets.randbelow(2**31) for _ in range(options.seeds)]):
+        waiting.put((seed, options.backends[number % len(options.backends)]))
     workers = [threading.Thread(target=run_seeds, args=(gpu, waiting, options, reports, done)) for gpu in range(options.gpus)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    rows = [row_of(json.loads(report.read_text(encoding="utf-8"))) for report in done]
+    found = [json.loads(report.read_text(encoding="utf-8")) for report in done]
+    rows = [row_of(report) for report in found]
     old = json.loads(options.record.read_text(encoding="utf-8")) if options.record.exists() else []
     options.record.write_text("[\n" + ",\n".join(map(json.dumps, merged(old, rows))) + "\n]\n", encoding="utf-8")
     wrong = sum(row["wrong"] + row["error"] for row in rows)
+    for line in itertools.chain.from_iterable(map(not_right, found)):
+        print(line)
     print(f"{len(rows)} seeds, {sum(row['right'] for row in rows)} right, {wrong} wrong or an error")
     return 1 if wrong or not rows else 0
 
