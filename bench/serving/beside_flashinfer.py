@@ -242,7 +242,7 @@ def main():
     report |= {"machine": options.machine, "part": options.part}
     report["versions"] = report.get("versions", {}) | versions()
     done = {row["case"] for row in report["results"]}
-    report.setdefault("copy_gb_per_s", round(copy_rate(options.device, (1 << 30) // options.part) * 1e-9))
+    report.setdefault("copy_gb_per_s", round(copy_rate(options.device, (1 << 30) // options.part) * 1e-9, 3))
     choose = random.Random(report["seed"])
     for name, batch in batches(report["seed"], options.part).items():
         if name in done or (options.cases and name not in options.cases.split(";")):

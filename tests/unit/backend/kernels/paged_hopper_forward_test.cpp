@@ -77,19 +77,11 @@ TEST_P(HopperForwardOverPagesFaults, AreSeen) {
     EXPECT_FALSE(check_of(test, shape, GetParam().fault).passed());
 }
 const PlantedFault kPlantedFaults[] = {
-    {"QueriesTakenForNone", {"query_tile * kQueries + group_number() * 64 >= queries_of(call, b)", "true"}},
     {"AnotherBoxsPage", {"first + threadIdx.x % 32 * kBoxRows", "first + (threadIdx.x % 32 ^ 1) * kBoxRows"}},
     {"ValuesFromThePagesOfKeys", {"v_page = page_of_box(call.v, b, first, keys)", "v_page = k_page"}},
 };
 INSTANTIATE_TEST_SUITE_P(Faults, HopperForwardOverPagesFaults, ::testing::ValuesIn(kPlantedFaults),
                          [](const auto& fault) { return std::string(fault.param.name); });
-
-/// Warpgroups take turns, and one without queries takes its own.
-TEST(HopperForwardOverPagesDeathTest, WaitsForWarpgroupsWithoutQueries) {
-  const checking::CheckCase test = mixed_case(16);
-  const auto run = [&](const char* text) { check_of(test, shapes_of(test.problem).front(), {text, ""}); };
-  EXPECT_DEATH(run("    scheduler_wait();\n    scheduler_pass();\n"), "forever|barrier");
-}
 
 }  // namespace
 }  // namespace scoremod::backend::kernels
