@@ -15,6 +15,7 @@ constexpr std::size_t kPartAlignment = cuda::kWorkspaceAlignment;
 
 std::vector<cuda::NodeTensor> node_tensors(const std::vector<ComputedOperand>& computed) {
   std::vector<cuda::NodeTensor> tensors;
+  tensors.reserve(computed.size());
   for (const ComputedOperand& operand : computed) tensors.push_back({operand.node, operand.axes, operand.type});
   return tensors;
 }

@@ -109,7 +109,7 @@ class BoundedGraph final : public Graph {
       std::unordered_set<fe::graph::Tensor_attributes::uid_t>& uids,
       std::vector<std::shared_ptr<fe::Operation>>& backend_operations, fe::graph::managed_backend_descriptor_t& raw,
       std::unordered_map<std::int64_t, std::shared_ptr<fe::Tensor>>& tensors) const override {
-    const auto status = INode::create_cudnn_operations(uids, backend_operations, raw, tensors);
+    auto status = INode::create_cudnn_operations(uids, backend_operations, raw, tensors);
     const std::size_t count = backend_operations.size() + raw.size();
     if (status.is_bad() || count <= static_cast<std::size_t>(max_operations())) return status;
     return {fe::error_code_t::GRAPH_NOT_SUPPORTED, concat("the graph has ", count, " operations; cudnn-frontend holds ",

@@ -35,7 +35,7 @@ struct BothSides {
 };
 
 void lay_out(AttentionProblem& problem, std::int64_t dim, std::int64_t sequence) {
-  problem.q.strides = Strides{.batch = 4 * 256 * sequence, .head = 256 * sequence, .sequence = sequence, .dim = dim};
+  problem.q.strides = Strides{.batch = sequence * 4 * 256, .head = sequence * 256, .sequence = sequence, .dim = dim};
 }
 
 void keys_of_192(AttentionProblem& problem) {
