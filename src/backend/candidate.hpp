@@ -26,6 +26,8 @@ struct Task {
   Direction direction = Direction::kForward;
   bool attention = true;                         ///< backward: writes dq, dk and dv; else the operands' gradients alone
   std::vector<std::uint32_t> operand_gradients;  ///< backward: the operands whose gradients it writes, ascending
+  /// The engine that the backend's library must take, by Artifact::library_engine(); empty: the one that it chooses.
+  std::string library_engine;
 
   bool operator==(const Task&) const = default;
 };
@@ -52,6 +54,9 @@ class Artifact {
   virtual std::vector<std::byte> serialize() const = 0;
   /// Device memory that it needs by itself.
   virtual std::size_t workspace_bytes() const { return 0; }
+  /// The engine that the backend's library chose by the problem's sizes, by the library's name. A trial takes the same.
+  /// Empty where nothing is chosen so.
+  virtual std::string library_engine() const { return {}; }
 };
 
 /// The outcome of a build: an artifact, or the backend's words of refusal. Any other failure is thrown.
@@ -107,8 +112,9 @@ struct Candidate {
   /// The key of verifications on the device: two candidates of equal keys are both right or both wrong. Empty for the
   /// host's backends, which need none because verification relies on them.
   CandidateKey structural_key;
-  /// Whether the library ships the knowledge that candidates of this key are right on this device.
-  bool known_right = false;
+  /// The engine, by Artifact::library_engine(), of which the library ships the knowledge that candidates of this key are
+  /// right on this device; nothing without such knowledge.
+  std::optional<std::string> known_right;
   /// Whose artifacts are interchangeable; empty where there is nothing to keep.
   CandidateKey plan_key;
   /// All that a refusal to build follows from, the compiler's version too, so that other processes need not try. Empty

@@ -35,7 +35,6 @@ enum class Rule : std::uint8_t {
   kMaxLogit,
   kRagged,
   kPaged,
-  kGradientLayout,
   kOutputDtype,
   kAmaxGradients,
   kBlockScales,

@@ -132,14 +132,36 @@ class TaskPlanner {
 
   void build_trial_elsewhere(Considered& considered) {
     if (considered.candidate.structural_key.empty()) return;
-    std::optional<Candidate> same = trial_candidate(considered, task_, *request_.target, trial_);
-    if (!same || same->plan_key == considered.candidate.plan_key) return;
     const auto start = std::chrono::steady_clock::now();
-    backend::BuildResult built = build_artifact(*considered.engine, *same, *request_.target);
+    std::optional<BuiltTrial> trial = built_trial(considered, build_artifact);
+    // Without an artifact, the device will say why.
+    if (!trial || !trial->built.artifact || trial->candidate.plan_key == considered.candidate.plan_key) return;
     considered.trial_build_milliseconds = milliseconds_since(start);
-    if (!built.artifact) return;  // the device will say why
-    considered.trial_artifact = std::move(built.artifact);
-    considered.trial = std::move(same);
+    considered.trial_artifact = std::move(trial->built.artifact);
+    considered.trial = std::move(trial->candidate);
+  }
+
+  /// The trial problem's candidate, and what came of building it.
+  struct BuiltTrial {
+    Candidate candidate;
+    backend::BuildResult built;
+  };
+
+  /// By the engine of the considered artifact: a library may choose another one by the small problem's sizes.
+  template <class Build>
+  std::optional<BuiltTrial> built_trial(const Considered& considered, const Build& build) {
+    const auto by = [&](const backend::Task& task) -> std::optional<BuiltTrial> {
+      std::optional<Candidate> same = trial_candidate(considered, task, *request_.target, trial_);
+      if (!same) return std::nullopt;
+      backend::BuildResult built = build(*considered.engine, *same, *request_.target);
+      return BuiltTrial{std::move(*same), std::move(built)};
+    };
+    std::optional<BuiltTrial> chosen = by(task_);
+    if (!chosen) return std::nullopt;
+    backend::Task task = task_;
+    task.library_engine = considered.artifact->library_engine();
+    const bool same = chosen->built.artifact && chosen->built.artifact->library_engine() == task.library_engine;
+    return same || task.library_engine.empty() ? chosen : by(task);
   }
 
   void build_here() {
@@ -157,15 +179,19 @@ class TaskPlanner {
   bool make_ready(Considered& considered, backend::ExecutablePlan& plan) {
     const Candidate& candidate = considered.candidate;
     if (candidate.workspace_bytes && !fits(considered, *candidate.workspace_bytes)) return false;
-    if (request_.ready_only && !is_ready(considered)) return false;
+    const bool builds = !has_artifact(*considered.engine, candidate, *request_.target);
+    if (request_.ready_only && builds) return leave_for_later(considered);
     considered.asked = true;
     // The host's part of a trial takes about as long as a build, and needs none.
-    if (is_verified(candidate) && verification::needs_trial(subject_of(considered, *request_.target)))
-      trial_.begin(task_.direction);
+    if (builds && needs_trial(considered)) trial_.begin(task_.direction);
     if (candidate.recipe->needs_context()) enter_planning();
     backend::BuildResult built = obtain_artifact(*considered.engine, candidate, *request_.target);
     if (!built.artifact) return refuse(considered, built.refusal);
     considered.artifact = built.artifact;
+    if (needs_trial(considered)) {
+      if (request_.ready_only) return leave_for_later(considered);
+      trial_.begin(task_.direction);
+    }
     enter_planning();
     {
       const TimedStep step("load onto the device", candidate.label);
@@ -181,12 +207,12 @@ class TaskPlanner {
     if (!planning_) planning_ = memory().enter_planning();
   }
 
-  /// Whether it can run without a build and a trial; says so where it can't.
-  bool is_ready(Considered& considered) {
-    const Candidate& candidate = considered.candidate;
-    const bool is_tried =
-        !is_verified(candidate) || !verification::needs_trial(subject_of(considered, *request_.target));
-    if (is_tried && has_artifact(*considered.engine, candidate, *request_.target)) return true;
+  /// Before the artifact is there, an engine of a library's is not known: then a verdict of any one counts.
+  bool needs_trial(const Considered& considered) const {
+    return is_verified(considered.candidate) && verification::needs_trial(subject_of(considered, *request_.target));
+  }
+
+  static bool leave_for_later(Considered& considered) {
     considered.left_for_later = true;
     considered.refusal =
         unsupported(Rule::kEngineRefused, "its plan has to be built or verified first, and another plan is ready");
@@ -214,14 +240,14 @@ class TaskPlanner {
     const bool shows = problem_.forward.mask.kind == masks::MaskKind::kEmpty || trial_.keeps_keys();
     if (!shows && considered.engine->runs_only_shown())
       throw NoTrial{"no row of the small problem to be verified keeps a key, so that a trial would show nothing"};
-    const std::optional<Candidate> same = trial_candidate(considered, task_, *request_.target, trial_);
-    if (!same) throw NoTrial{"the small problem to be verified has no candidate of the same structure"};
-    backend::BuildResult built = obtain_artifact(*considered.engine, *same, *request_.target);
-    if (!built.artifact) throw NoTrial{concat("the backend refused the small problem to be verified: ", built.refusal)};
-    verification::Verdict verdict =
-        verdict_on(*considered.engine, same->recipe->plan(built.artifact, request_.options));
+    const std::optional<BuiltTrial> trial = built_trial(considered, obtain_artifact);
+    if (!trial) throw NoTrial{"the small problem to be verified has no candidate of the same structure"};
+    const std::shared_ptr<const backend::Artifact>& artifact = trial->built.artifact;
+    if (!artifact) throw NoTrial{concat("the backend refused the small problem to be verified: ", trial->built.refusal)};
+    const backend::Recipe& recipe = *trial->candidate.recipe;
+    verification::Verdict verdict = verdict_on(*considered.engine, recipe.plan(artifact, request_.options));
     if (verdict.right) {
-      if (const auto few = same->recipe->plan_on_few_blocks(*built.artifact)) {
+      if (const auto few = recipe.plan_on_few_blocks(*artifact)) {
         verdict = verdict_on(*considered.engine, *few);
         if (!verdict.right) verdict.reason += " (by few blocks, each with much of the small problem)";
       }
@@ -290,8 +316,14 @@ std::vector<UnsupportedReason> TaskAnswer::all_reasons() const {
 
 verification::Subject subject_of(const Considered& considered, const backend::Target& target) {
   const Candidate& candidate = considered.candidate;
-  return {candidate.structural_key, considered.engine->engine_text(), target.device.label(),
-          concat("trial of ", candidate.label), [right = candidate.known_right] { return right; }};
+  verification::Subject subject{
+      candidate.structural_key,     considered.artifact ? considered.artifact->library_engine() : std::string(),
+      considered.engine->engine_text(), target.device.label(),
+      concat("trial of ", candidate.label), {}};
+  const auto& known = candidate.known_right;
+  const bool is_known = known && (subject.library_engine.empty() || subject.library_engine == *known);
+  subject.shipped_right = [is_known] { return is_known; };
+  return subject;
 }
 
 std::optional<Candidate> trial_candidate(const Considered& considered, const backend::Task& task,

@@ -30,6 +30,15 @@ plans::ErasedPlanCache& verdicts() {
   return made;
 }
 
+/// A verdict of any engine is also kept under the structure alone, which needs_trial() reads before an engine is known.
+Bytes key_of(const Subject& subject) {
+  Bytes key = subject.key;
+  if (subject.library_engine.empty()) return key;
+  const auto* name = reinterpret_cast<const std::byte*>(subject.library_engine.data());
+  key.insert(key.end(), name, name + subject.library_engine.size());
+  return key;
+}
+
 plans::ErasedPlan remembered(Verdict verdict) {
   const std::size_t bytes = sizeof(verdict) + verdict.reason.size();
   return {std::make_shared<const Verdict>(std::move(verdict)), bytes, ""};
@@ -37,7 +46,7 @@ plans::ErasedPlan remembered(Verdict verdict) {
 
 std::optional<Verdict> known(const Subject& subject) {
   if (subject.shipped_right && subject.shipped_right()) return Verdict{};
-  const auto stored = plans::plan_store()->load(plans::RecordKind::kVerification, subject.key);
+  const auto stored = plans::plan_store()->load(plans::RecordKind::kVerification, key_of(subject));
   if (!stored) return std::nullopt;
   const std::string text(reinterpret_cast<const char*>(stored->data()), stored->size());
   if (text == kRightVerdict) return Verdict{};
@@ -45,11 +54,11 @@ std::optional<Verdict> known(const Subject& subject) {
   return Verdict{false, text.substr(kRule.size())};
 }
 
-void store(const Subject& subject, const Verdict& verdict) {
+void store(const Subject& subject, const Verdict& verdict, const Bytes& key) {
   const std::string text = verdict.right ? std::string(kRightVerdict) : concat(kRule, verdict.reason);
   const auto* data = reinterpret_cast<const std::byte*>(text.data());
-  plans::plan_store()->save({plans::RecordKind::kVerification, subject.engine, subject.architecture, subject.label,
-                             subject.key, Bytes(data, data + text.size())});
+  plans::plan_store()->save({plans::RecordKind::kVerification, subject.engine, subject.architecture, subject.label, key,
+                             Bytes(data, data + text.size())});
 }
 
 }  // namespace
@@ -76,25 +85,29 @@ bool needs_trial(const Subject& subject) {
   const Mode mode = verification_mode();
   if (mode == Mode::kNever) return false;
   // While another thread runs the trial there is nothing to begin.
-  if (verdicts().has_or_builds(subject.key)) return false;
+  const Bytes key = key_of(subject);
+  if (verdicts().has_or_builds(key)) return false;
   std::optional<Verdict> verdict = mode == Mode::kAlways ? std::nullopt : known(subject);
   if (!verdict) return true;
-  verdicts().get(subject.key, [&] { return remembered(std::move(*verdict)); });
+  verdicts().get(key, [&] { return remembered(std::move(*verdict)); });
   return false;
 }
 
 Verdict verify(const Subject& subject, const std::function<Verdict()>& run) {
   const Mode mode = verification_mode();
   if (mode == Mode::kNever) return {};
-  const plans::ErasedPlan found = verdicts().get(subject.key, [&] {
+  const Bytes key = key_of(subject);
+  const plans::ErasedPlan found = verdicts().get(key, [&] {
     std::optional<Verdict> verdict = mode == Mode::kAlways ? std::nullopt : known(subject);
     if (!verdict) {
       const plans::CountedWork work(plans::WorkKind::kTrial);
       verdict = run();
-      if (verdict->shown) store(subject, *verdict);
+      if (verdict->shown) store(subject, *verdict, key);
+      if (verdict->shown && key != subject.key) store(subject, *verdict, subject.key);
     }
     return remembered(std::move(*verdict));
   });
+  if (key != subject.key) verdicts().get(subject.key, [&] { return found; });
   return *std::static_pointer_cast<const Verdict>(found.plan);
 }
 

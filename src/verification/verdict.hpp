@@ -39,6 +39,9 @@ struct Subject {
   /// Shared by the subjects of one trial and by nothing else: the backend's structural key, compared in full. It names
   /// the backend, its version, the architecture, and a revision that is raised when trials of the backend change.
   Bytes key;
+  /// The engine that the backend's library chose by the sizes; each is tried by itself. Empty before it is known, and
+  /// where nothing is chosen so.
+  std::string library_engine;
   // For people who look at a stored verdict.
   std::string engine;        ///< such as "cudnn 9.19.0"
   std::string architecture;  ///< such as "sm_90 NVIDIA H200"
@@ -47,7 +50,8 @@ struct Subject {
   std::function<bool()> shipped_right;
 };
 
-/// Whether verify() would call `run`: nothing is known of the subject, and the mode asks for a trial.
+/// Whether verify() would call `run`: nothing is known of the subject, and the mode asks for a trial. Before a library's
+/// engine is known, a verdict of any one counts.
 bool needs_trial(const Subject& subject);
 
 /// Whether plans of a subject may be used: from this process's memory, from what ships, from the store, or from `run`.

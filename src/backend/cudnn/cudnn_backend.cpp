@@ -23,8 +23,10 @@ using cudnn::PatternTable;
 
 /// The task in cuDNN's terms; the operands are one at most, as fused_operand_gradients() says.
 cudnn::PlanTask plan_task_of(const Task& task) {
-  if (task.operand_gradients.empty()) return {task.direction};
-  return {task.direction, task.operand_gradients.front()};
+  cudnn::PlanTask of{task.direction};
+  if (!task.operand_gradients.empty()) of.operand_gradient = task.operand_gradients.front();
+  of.engine = task.library_engine;
+  return of;
 }
 
 class CudnnBackend final : public Backend {

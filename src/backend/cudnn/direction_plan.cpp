@@ -1,11 +1,12 @@
 #include "backend/cudnn/direction_plan.hpp"
 
 #include "backend/cuda/device/context.hpp"
+#include "backend/cuda/device/runtime_call.hpp"
 #include "backend/cuda/device/workspace_alignment.hpp"
 #include "backend/cudnn/graph/handle.hpp"
 #include "base/byte_count.hpp"
 #include "base/fail.hpp"
-#include "problem/tensor_view.hpp"
+#include "problem/implied_operands.hpp"
 
 namespace scoremod::backend::cudnn {
 namespace {
@@ -38,6 +39,7 @@ DirectionPlan::DirectionPlan(const compiler::CompiledProblem& problem, Direction
     const AttentionProblem& p = problem.problem;
     stats_place_ = place_in_workspace(static_cast<std::size_t>(p.batch * p.heads_q * p.seq_q) * sizeof(float));
   }
+  if (direction == Direction::kForward && problem.problem.sink != Sink::kNone) sink_ = sink_source(problem.problem);
   if (engine_->uids().size() > kMaxPointers) {
     fail_bug("a plan takes ", engine_->uids().size(), " pointers, more than ", kMaxPointers);
   }
@@ -50,9 +52,16 @@ std::size_t DirectionPlan::place_in_workspace(std::size_t bytes) {
   return place;
 }
 
+DirectionPlan::Source DirectionPlan::sink_source(const AttentionProblem& problem) {
+  if (const auto learned = problem::sink_operand(problem)) return {Source::Kind::kOperand, *learned};
+  cleared_bytes_ = static_cast<std::size_t>(problem.heads_q) * sizeof(float);
+  return {Source::Kind::kWorkspace, place_in_workspace(cleared_bytes_)};
+}
+
 DirectionPlan::Source DirectionPlan::source_of(std::int64_t uid) const {
   if (uid <= kUidDBias) return {Source::Kind::kAttention, static_cast<std::size_t>(uid)};
   if (uid == kUidScale) return {Source::Kind::kScale, 0};
+  if (uid == kUidSink) return sink_;
   const TensorBinding& binding = modifier_.bindings.at(static_cast<std::size_t>(uid - kUidModifierTensor));
   switch (binding.kind) {
     case TensorBinding::Kind::kOperand: return {Source::Kind::kOperand, binding.operand};
@@ -70,6 +79,12 @@ void DirectionPlan::compute_operands(const CallPointers& call, const CallParamet
                    parameters.stream);
 }
 
+void DirectionPlan::clear(const CallParameters& parameters, std::span<std::byte> workspace) const {
+  cuda::check_runtime(SCOREMOD_CUDART(cudaMemsetAsync)(workspace.data() + sink_.place, 0, cleared_bytes_,
+                                                       static_cast<cudaStream_t>(parameters.stream)),
+                      "cudaMemsetAsync");
+}
+
 void DirectionPlan::execute(const CallPointers& call, const CallParameters& parameters,
                             std::span<std::byte> workspace) const {
   if (cuda::current_context() != context_) {
@@ -78,6 +93,7 @@ void DirectionPlan::execute(const CallPointers& call, const CallParameters& para
         "compile once for each context");
   }
   if (kernel_) compute_operands(call, parameters, workspace);
+  if (cleared_bytes_ > 0) clear(parameters, workspace);
   float scale = parameters.scale;
   std::array<std::int32_t, kAxisCount> offsets{parameters.offsets.batch, parameters.offsets.head,
                                                parameters.offsets.query, parameters.offsets.key};

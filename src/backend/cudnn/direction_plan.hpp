@@ -39,6 +39,8 @@ class DirectionPlan {
   void execute(const CallPointers& call, const CallParameters& parameters, std::span<std::byte> workspace) const;
 
  private:
+  /// Fills what is 0 in each call: a sink that is not learned.
+  void clear(const CallParameters& parameters, std::span<std::byte> workspace) const;
   /// The source of one of the backend's pointers.
   struct Source {
     enum class Kind : std::uint8_t { kAttention, kOperand, kWorkspace, kOffset, kScale };
@@ -51,6 +53,7 @@ class DirectionPlan {
   void compute_operands(const CallPointers& call, const CallParameters& parameters,
                         std::span<std::byte> workspace) const;
   Source source_of(std::int64_t uid) const;
+  Source sink_source(const AttentionProblem& problem);
   std::size_t place_in_workspace(std::size_t bytes);
 
   std::uint64_t context_ = 0;  ///< that the plan and its kernels were loaded in
@@ -61,7 +64,9 @@ class DirectionPlan {
   std::size_t computed_bytes_ = 0;
   std::vector<std::size_t> computed_places_;
   std::size_t stats_place_ = 0;
-  std::vector<Source> sources_;  ///< one for each of the plan's uids
+  Source sink_;                    ///< of a forward with a sink
+  std::size_t cleared_bytes_ = 0;  ///< at the sink's place
+  std::vector<Source> sources_;    ///< one for each of the plan's uids
 };
 
 }  // namespace scoremod::backend::cudnn

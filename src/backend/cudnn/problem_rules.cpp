@@ -72,14 +72,6 @@ std::vector<UnsupportedReason> problem_objections(const AttentionProblem& proble
   [[maybe_unused]] const auto& [program, operands] = problem::topic<ScoreProgram>(problem);
   Reasons reasons;
   object_to_places(problem, reasons);
-  if (direction == Direction::kBackward && (d_o || dq || dk || dv)) {
-    reasons.push_back(unsupported(
-        Rule::kGradientLayout, "gradients have layouts of their own: cuDNN's graphs require those of q, k, v and o"));
-  }
-  if (sink != Sink::kNone) {
-    reasons.push_back(unsupported(Rule::kSink, concat("the softmax has a sink (", to_string(sink),
-                                                      "): cuDNN's graphs with score functions have no sink")));
-  }
   if (dropout > 0) {
     reasons.push_back(unsupported(Rule::kDropout, concat("weights are dropped (dropout is ", dropout,
                                                          "): cuDNN cannot reproduce scoremod's dropout mask")));
@@ -107,6 +99,10 @@ std::vector<UnsupportedReason> problem_objections(const AttentionProblem& proble
   object_to_strides("k", TensorRole::kK, problem, reasons);
   object_to_strides("v", TensorRole::kV, problem, reasons);
   object_to_strides("o", TensorRole::kO, problem, reasons);
+  if (direction == Direction::kBackward) {
+    for (const TensorRole role : {TensorRole::kDO, TensorRole::kDQ, TensorRole::kDK, TensorRole::kDV})
+      object_to_strides(to_string(role), role, problem, reasons);
+  }
   if (direction == Direction::kBackward && problem.seq_q < kMinBackwardRows) {
     reasons.push_back(unsupported(
         Rule::kOneQueryRow, concat("expected at least ", kMinBackwardRows, " query rows, found seq_q ", problem.seq_q,

@@ -24,6 +24,7 @@ class CudnnArtifact final : public Artifact {
   explicit CudnnArtifact(std::shared_ptr<const EnginePlan> engine) : engine_(std::move(engine)) {}
   std::vector<std::byte> serialize() const override { return engine_->serialize(); }
   std::size_t workspace_bytes() const override { return engine_->workspace_bytes(); }
+  std::string library_engine() const override { return engine_->engine(); }
   const std::shared_ptr<const EnginePlan>& engine() const { return engine_; }
 
  private:
@@ -98,7 +99,7 @@ Candidate candidate_of(const compiler::CompiledProblem& problem, const PlanTask&
   const std::string key = canonical_text(structural_key(lowering.modifier, p, task, target));
   const auto* bytes = reinterpret_cast<const std::byte*>(key.data());
   candidate.structural_key = Bytes(bytes, bytes + key.size());
-  candidate.known_right = shipped_right(key);
+  candidate.known_right = shipped_engine(key);
   candidate.plan_key = canonical_bytes(plan_key(lowering, target));
   candidate.label = plan_label(lowering.graph);
   candidate.predicted =

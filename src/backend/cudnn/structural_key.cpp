@@ -1,12 +1,17 @@
 #include "backend/cudnn/structural_key.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "backend/cudnn/lowering/fused_gradient.hpp"
 #include "base/fail.hpp"
+#include "problem/tensor_view.hpp"
 
 namespace scoremod::backend::cudnn {
 namespace {
+
+using problem::TensorRole;
 
 /// 0, 1, and one number each for all others of a sign; NaN stays.
 template <class Number>
@@ -50,6 +55,14 @@ std::string text_of(const StructuralKey::Computed& operand) {
   return text + "]";
 }
 
+/// Whether d_o, dq, dk or dv lies otherwise than o, q, k or v.
+bool lays_out_gradients(const AttentionProblem& problem) {
+  return std::ranges::any_of(
+      std::array{TensorRole::kDO, TensorRole::kDQ, TensorRole::kDK, TensorRole::kDV}, [&](TensorRole role) {
+        return problem::strides_of(problem, role) != problem::strides_of(problem, problem::primal_of(role));
+      });
+}
+
 char count(bool is_one) { return is_one ? '1' : 'n'; }
 
 }  // namespace
@@ -61,6 +74,8 @@ StructuralKey structural_key(const LoweredModifier& modifier, const AttentionPro
   key.cudnn_version = target.cudnn_version;
   key.direction = task.direction;
   key.dtype = problem.dtype;
+  key.sink = task.direction == Direction::kForward && problem.sink != Sink::kNone;
+  key.lays_out_gradients = task.direction == Direction::kBackward && lays_out_gradients(problem);
   key.deterministic = task.direction == Direction::kBackward && problem.deterministic;
   if (task.operand_gradient) {
     key.bias_gradient = bias_gradient(problem, *task.operand_gradient);
@@ -80,20 +95,22 @@ StructuralKey structural_key(const LoweredModifier& modifier, const AttentionPro
 
 std::string canonical_text(const StructuralKey& key) {
   // Names every member: one that is added does not compile until it is written too.
-  const auto& [architecture, cudnn_version, direction, dtype, deterministic, bias_gradient, dim_qk, dim_v, one_batch,
-               one_kv_head, one_query_head, one_row, rows_to_keys, computed, modifier, revision, plan_revision] = key;
+  const auto& [architecture, cudnn_version, direction, dtype, sink, lays_out_gradients, deterministic,
+               bias_gradient, dim_qk, dim_v, one_batch, one_kv_head, one_query_head, one_row, rows_to_keys, computed,
+               modifier, revision, plan_revision] = key;
   std::string computed_text;
   for (const StructuralKey::Computed& operand : computed) computed_text += text_of(operand);
-  return concat("revision ", revision, ", ", plan_revision, "; ", architecture, "; cudnn ", cudnn_version, "; ",
-                direction == Direction::kForward ? "forward" : "backward", " ", to_string(dtype),
-                deterministic ? " deterministic" : "", bias_gradient ? text_of(*bias_gradient) : "", "; dims ", dim_qk,
-                " ", dim_v, "; batch ", count(one_batch), " heads ", count(one_kv_head), " group ",
-                count(one_query_head), "; rows ", count(one_row), " ",
-                rows_to_keys == 0  ? "="
-                : rows_to_keys < 0 ? "<"
-                                   : ">",
-                " keys; computed", computed_text, "; forward nodes ", modifier.forward_count, "\n",
-                to_string(modifier));
+  return concat(
+      "revision ", revision, ", ", plan_revision, "; ", architecture, "; cudnn ", cudnn_version, "; ",
+      direction == Direction::kForward ? "forward" : "backward", " ", to_string(dtype),
+      sink ? " with a sink" : "",
+      lays_out_gradients ? " with gradients' layouts" : "", deterministic ? " deterministic" : "",
+      bias_gradient ? text_of(*bias_gradient) : "", "; dims ", dim_qk, " ", dim_v, "; batch ", count(one_batch),
+      " heads ", count(one_kv_head), " group ", count(one_query_head), "; rows ", count(one_row), " ",
+      rows_to_keys == 0  ? "="
+      : rows_to_keys < 0 ? "<"
+                         : ">",
+      " keys; computed", computed_text, "; forward nodes ", modifier.forward_count, "\n", to_string(modifier));
 }
 
 }  // namespace scoremod::backend::cudnn

@@ -23,6 +23,8 @@ struct StructuralKey {
   std::string cudnn_version;  ///< such as "9.19.0"
   Direction direction = Direction::kForward;
   DType dtype = DType::kBF16;
+  bool sink = false;                          ///< of a forward
+  bool lays_out_gradients = false;            ///< of a backward: d_o, dq, dk or dv lies otherwise than o, q, k or v
   bool deterministic = false;                 ///< of a backward
   std::optional<BiasGradient> bias_gradient;  ///< written beside dq, dk and dv
   std::int64_t dim_qk = 0, dim_v = 0;

@@ -32,7 +32,12 @@ constexpr std::size_t kMaxWorkspace = std::size_t{1} << 30;
 
 class FakeArtifact final : public backend::Artifact {
  public:
+  explicit FakeArtifact(std::string library_engine) : library_engine_(std::move(library_engine)) {}
   std::vector<std::byte> serialize() const override { return {std::byte{1}}; }
+  std::string library_engine() const override { return library_engine_; }
+
+ private:
+  std::string library_engine_;
 };
 
 /// The cpu backend's forward, whose output is spoiled or not.
@@ -71,21 +76,27 @@ struct Behaviour {
   int out_of_memory = 0;         ///< so many builds find none, and are kept by key when they succeed
   bool runs_only_shown = false;
   bool any_sizes = false;  ///< its artifacts serve other sizes too
+  /// Its library has an engine "short" up to 400 queries and "long" beyond, and this one is wrong.
+  std::string wrong_engine = {};
 };
 
 class FakeRecipe final : public backend::Recipe {
  public:
-  FakeRecipe(CompiledProblem problem, Behaviour behaviour, int* builds)
-      : problem_(std::move(problem)), behaviour_(std::move(behaviour)), builds_(builds) {}
+  FakeRecipe(CompiledProblem problem, const Task& task, Behaviour behaviour, int* builds)
+      : problem_(std::move(problem)), behaviour_(std::move(behaviour)), builds_(builds) {
+    if (behaviour_.wrong_engine.empty()) return;
+    engine_ = problem_.problem.seq_q > 400 ? "long" : "short";
+    if (!task.library_engine.empty()) engine_ = task.library_engine;
+  }
   backend::BuildResult build(const Target&) const override {
     ++*builds_;
     if (*builds_ <= behaviour_.out_of_memory) throw std::bad_alloc();
     if (!behaviour_.refusal.empty() && (*builds_ == 1 || !behaviour_.refuses_once))
       return {nullptr, behaviour_.refusal};
-    return {std::make_shared<FakeArtifact>(), ""};
+    return {std::make_shared<FakeArtifact>(engine_), ""};
   }
   std::shared_ptr<const backend::Artifact> load(std::span<const std::byte>, const Target&) const override {
-    return std::make_shared<FakeArtifact>();
+    return std::make_shared<FakeArtifact>(engine_);
   }
   backend::ExecutablePlan plan(std::shared_ptr<const backend::Artifact>, const backend::PlanOptions&) const override {
     return plan_of(problem_);
@@ -101,13 +112,14 @@ class FakeRecipe final : public backend::Recipe {
  private:
   backend::ExecutablePlan plan_of(const CompiledProblem& problem) const {
     backend::ExecutablePlan plan;
-    plan.forward = std::make_shared<SpoiledForward>(problem, behaviour_.right);
+    plan.forward = std::make_shared<SpoiledForward>(problem, behaviour_.right && (engine_.empty() || engine_ != behaviour_.wrong_engine));
     return plan;
   }
 
   const CompiledProblem problem_;
   const Behaviour behaviour_;
   int* const builds_;
+  std::string engine_;
 };
 
 class FakeEngine final : public backend::Backend {
@@ -137,7 +149,7 @@ class FakeEngine final : public backend::Backend {
     candidate.refusal_key = Bytes(refusal_bytes.begin(), refusal_bytes.end());
     candidate.predicted = {behaviour_.milliseconds, "made up"};
     candidate.workspace_bytes = behaviour_.workspace;
-    candidate.recipe = std::make_shared<FakeRecipe>(problem, behaviour_, &builds);
+    candidate.recipe = std::make_shared<FakeRecipe>(problem, task, behaviour_, &builds);
     std::vector<Candidate> found{std::move(candidate)};
     for (const double milliseconds : behaviour_.others) {
       found.push_back(found.front());
@@ -216,6 +228,40 @@ TEST(PlanTask, FindsWrongWhatIsWrongInFarHeadsOnly) {
   problem.heads_q = problem.heads_kv = 32;
   problem.seq_q = problem.seq_kv = 40;
   EXPECT_EQ(answer_of(compiler::compile(problem), {&wrong, &right}, Level::kVerified).chosen, "right");
+}
+
+/// cuDNN's heuristics choose by the sizes, too: on sm_100, problems of 4096 keys have another engine than their trials.
+TEST(PlanTask, TriesTheEngineThatTheLibraryChoseForTheProblem) {
+  const FakeEngine library("library", {.milliseconds = 1, .wrong_engine = "long"}), own("own", {.milliseconds = 2});
+  const auto chosen = [&](std::int64_t length) {
+    return answer_of(problem_of("value = score * 2.125", length), {&library, &own}, Level::kVerified).chosen;
+  };
+  EXPECT_EQ(chosen(600), "own");
+  EXPECT_EQ(library.builds, 3) << "the plan, the small problem as the library chooses, and by the plan's engine";
+  EXPECT_EQ(chosen(300), "library");
+  EXPECT_EQ(chosen(601), "own");
+}
+
+TEST(PlanTask, TrustsNoEngineForAnothersTrial) {
+  const FakeEngine library("library with two", {.milliseconds = 1, .wrong_engine = "long"});
+  EXPECT_EQ(answer_of(problem_of("value = score * 2.375", 300), {&library}, Level::kVerified).chosen, library.name());
+  const Answer answer = answer_of(problem_of("value = score * 2.375", 600), {&library}, Level::kVerified);
+  EXPECT_EQ(answer.answer.considered.front().refusal.value().id, "wrong_result");
+}
+
+TEST(PlanTask, LeavesAnEngineForLaterThatWasNotTried) {
+  const FakeEngine library(
+      "kept library", {.milliseconds = 1, .kept_by_key = true, .key_has_sizes = true, .wrong_engine = "neither"});
+  const CompiledProblem small = problem_of("value = score * 2.625", 300), large = problem_of("value = score * 2.625");
+  const auto ready = [](Request& request) { request.ready_only = true; };
+  EXPECT_EQ(answer_of(small, {&library}, Level::kVerified).chosen, library.name());
+  EXPECT_EQ(answer_of(small, {&library}, Level::kVerified, ready).chosen, library.name());
+  EXPECT_EQ(answer_of(large, {&library}, Level::kBuilt).chosen, library.name());
+  const Answer later = answer_of(large, {&library}, Level::kVerified, ready);
+  EXPECT_EQ(later.chosen, "");
+  EXPECT_TRUE(later.answer.considered.front().left_for_later);
+  EXPECT_EQ(answer_of(large, {&library}, Level::kVerified).chosen, library.name());
+  EXPECT_EQ(answer_of(large, {&library}, Level::kVerified, ready).chosen, library.name());
 }
 
 constexpr const char* kKeepsNothing = "value = select((q_idx * 31 + kv_idx * 17) % 100003 == 99999, score, -inf)";

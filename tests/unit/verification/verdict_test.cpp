@@ -95,6 +95,22 @@ TEST_F(Verification, TakesShippedVerdictsBeforeItRuns) {
   EXPECT_EQ(runs_, 1);
 }
 
+TEST_F(Verification, TriesEachEngineOfALibraryByItself) {
+  const Subject unknown = subject("Engines");
+  Subject one = unknown, other = unknown;
+  one.library_engine = "eng3_k24=7";
+  other.library_engine = "eng3_k24=36";
+  EXPECT_TRUE(needs_trial(unknown));
+  EXPECT_TRUE(verified(one).right);
+  EXPECT_FALSE(needs_trial(unknown)) << "some engine was tried, and no more is known before the plan";
+  EXPECT_FALSE(needs_trial(one));
+  EXPECT_TRUE(needs_trial(other));
+  EXPECT_FALSE(verified(other, {false, "o is off"}).right);
+  EXPECT_TRUE(verified(one, {false, "o is off"}).right);
+  EXPECT_EQ(runs_, 2);
+  EXPECT_EQ(list_plan_store().size(), 3) << "one for each engine, and one for the structure";
+}
+
 TEST_F(Verification, AlwaysRunsOnceInEachProcess) {
   setenv(kVariable, "always", 1);
   Subject shipped = subject("AlwaysRuns");

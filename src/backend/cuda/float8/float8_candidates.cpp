@@ -276,7 +276,7 @@ Candidate with_conversions(const AttentionProblem& given, const AttentionProblem
       return structural_key(given, of_engine.bytes());
     };
   }
-  candidate.known_right = false;
+  candidate.known_right.reset();
   candidate.label += concat(given.dtype_kv ? ", of k and v in " : ", of ", float8_name(given));
   candidate.notes.push_back(
       given.dtype_kv ? concat("k and v are converted from ", float8_name(given), " to ", to_string(stored.dtype))

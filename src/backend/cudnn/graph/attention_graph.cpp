@@ -9,9 +9,11 @@
 namespace scoremod::backend::cudnn {
 namespace {
 
+using problem::TensorRole;
+
 /// The stride of a dimension of size 1 has no meaning. It becomes that of a dense BSHD tensor, the span of its inner
 /// dimensions, so that one plan serves every equivalent layout.
-AttentionTensor tensor_of(const AttentionProblem& problem, problem::TensorRole role) {
+AttentionTensor tensor_of(const AttentionProblem& problem, TensorRole role) {
   const problem::TensorShape shape = problem::shape_of(problem, role);
   const Strides strides = problem::strides_of(problem, role);
   AttentionTensor tensor{{shape.batch, shape.heads, shape.sequence, shape.dim},
@@ -31,15 +33,23 @@ AttentionGraph attention_graph(const AttentionProblem& problem, const PlanTask& 
   AttentionGraph graph;
   graph.direction = task.direction;
   graph.dtype = problem.dtype;
-  graph.q = tensor_of(problem, problem::TensorRole::kQ);
-  graph.k = tensor_of(problem, problem::TensorRole::kK);
-  graph.v = tensor_of(problem, problem::TensorRole::kV);
-  graph.o = tensor_of(problem, problem::TensorRole::kO);
+  graph.q = tensor_of(problem, TensorRole::kQ);
+  graph.k = tensor_of(problem, TensorRole::kK);
+  graph.v = tensor_of(problem, TensorRole::kV);
+  graph.o = tensor_of(problem, TensorRole::kO);
+  if (task.direction == Direction::kBackward) {
+    graph.gradients = {tensor_of(problem, TensorRole::kDO), tensor_of(problem, TensorRole::kDQ),
+                       tensor_of(problem, TensorRole::kDK), tensor_of(problem, TensorRole::kDV)};
+  } else {
+    // The backward makes the weights of the LSE, which has the sink in it.
+    graph.sink = problem.sink != Sink::kNone;
+  }
   // Always, so that one plan serves inference and training: the LSE is a few bytes for each row.
   graph.stats = true;
   graph.deterministic = task.direction == Direction::kBackward && problem.deterministic;
   if (task.operand_gradient) graph.bias_gradient = bias_gradient(problem, *task.operand_gradient);
   graph.modifier = std::move(modifier);
+  graph.engine = task.engine;
   return graph;
 }
 

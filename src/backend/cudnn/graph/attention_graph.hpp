@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "backend/backend.hpp"
 #include "backend/cudnn/lowering/modifier_graph.hpp"
@@ -17,6 +18,13 @@ struct AttentionTensor {
   bool operator==(const AttentionTensor&) const = default;
 };
 
+/// The gradients that a backward reads and writes.
+struct GradientTensors {
+  AttentionTensor d_o, dq, dk, dv;
+
+  bool operator==(const GradientTensors&) const = default;
+};
+
 /// The gradient of the modifier's additions to the scores, which cuDNN sums over the dimensions of size 1.
 struct BiasGradient {
   AttentionTensor tensor;      ///< dims (batch or 1, heads or 1, seq_q, seq_kv)
@@ -29,12 +37,15 @@ struct BiasGradient {
 /// scale, scalars and offsets are bound at execution.
 struct AttentionGraph {
   Direction direction = Direction::kForward;
-  DType dtype = DType::kBF16;                 ///< of q, k, v, o and their gradients
-  AttentionTensor q, k, v, o;                 ///< each gradient lies as its tensor does
+  DType dtype = DType::kBF16;  ///< of q, k, v, o and their gradients
+  AttentionTensor q, k, v, o;
+  std::optional<GradientTensors> gradients;   ///< of a backward
+  bool sink = false;                          ///< forward: the softmax has a sink, f32 [1, heads, 1, 1]
   bool stats = true;                          ///< forward: write the LSE, f32 [b, h, q, 1] dense
   bool deterministic = false;                 ///< backward
   std::optional<BiasGradient> bias_gradient;  ///< backward: written beside dq, dk and dv
   ModifierGraph modifier;
+  std::string engine;  ///< the one to build with, by EnginePlan::engine()'s name; empty: as cuDNN's heuristics choose
 
   bool operator==(const AttentionGraph&) const = default;
 };
@@ -47,6 +58,7 @@ struct PlanTask {
 
   Direction direction = Direction::kForward;
   std::optional<std::uint32_t> operand_gradient;  ///< backward: an operand of fused_gradient.hpp, whose gradient too
+  std::string engine;                             ///< AttentionGraph::engine
 };
 
 /// The graph of a task.
@@ -65,6 +77,7 @@ enum Uid : std::int64_t {
   kUidDV = 9,
   kUidDBias = 10,  ///< the last that is a tensor of the call's
   kUidScale = 11,
+  kUidSink = 12,
   kUidModifierTensor = 1000,  ///< plus the tensor's number
 };
 

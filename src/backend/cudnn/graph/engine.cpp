@@ -1,17 +1,15 @@
 #include "backend/cudnn/graph/engine.hpp"
 
-#include <algorithm>
 #include <mutex>
-#include <optional>
 
 #include <nlohmann/json.hpp>
 
 #include "backend/cuda/device/retirement.hpp"
+#include "backend/cudnn/graph/frontend_engine.hpp"
 #include "backend/cudnn/graph/frontend_graph.hpp"
 #include "backend/cudnn/graph/handle.hpp"
 #include "backend/cudnn/graph/library.hpp"
 #include "backend/cudnn/graph/plan_key.hpp"
-#include "backend/cudnn/graph/refusal.hpp"
 #include "base/timeline.hpp"
 
 // The frontend finds cuDNN's functions through this handle.
@@ -23,7 +21,7 @@ namespace scoremod::backend::cudnn {
 namespace {
 
 /// The format of serialize()'s bytes; counts up when they change.
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 
 void use_library() {
   require_library();
@@ -35,8 +33,11 @@ std::vector<std::uint8_t> octets(std::string_view text) { return {text.begin(), 
 class FrontendPlan final : public EnginePlan {
  public:
   /// `identity` describes the device that it was built for; `bytes` are those that it was loaded from, if it was.
-  FrontendPlan(std::shared_ptr<Graph> graph, std::string identity, std::vector<std::byte> bytes)
-      : graph_(std::move(graph)), identity_(std::move(identity)), bytes_(std::move(bytes)) {
+  FrontendPlan(std::shared_ptr<Graph> graph, std::string engine, std::string identity, std::vector<std::byte> bytes)
+      : graph_(std::move(graph)),
+        engine_(std::move(engine)),
+        identity_(std::move(identity)),
+        bytes_(std::move(bytes)) {
     // Reading the template makes it where loading did not.
     const auto& slots = graph_->varpack_template;
     if (!slots.prepared) check(graph_->prepare_variant_pack_template(), "prepare_variant_pack_template");
@@ -60,6 +61,7 @@ class FrontendPlan final : public EnginePlan {
 
   std::size_t workspace_bytes() const override { return workspace_; }
   std::span<const std::int64_t> uids() const override { return uids_; }
+  const std::string& engine() const override { return engine_; }
 
   void execute(void* handle, std::span<void* const> pointers, void* workspace) const override {
     // The frontend takes pointers that it doesn't change as void**.
@@ -77,7 +79,8 @@ class FrontendPlan final : public EnginePlan {
     }
     const nlohmann::json document{
         {"format", kFormat},   {"cudnn", library().cudnn_version}, {"frontend", CUDNN_FRONTEND_VERSION},
-        {"device", identity_}, {"workspace_bytes", workspace_},    {"graph", nlohmann::json::binary(std::move(graph))}};
+        {"device", identity_}, {"workspace_bytes", workspace_},    {"graph", nlohmann::json::binary(std::move(graph))},
+        {"engine", engine_}};
     const std::vector<std::uint8_t> cbor = nlohmann::json::to_cbor(document);
     const auto view = std::as_bytes(std::span(cbor));
     return {view.begin(), view.end()};
@@ -89,17 +92,12 @@ class FrontendPlan final : public EnginePlan {
   }
 
   std::shared_ptr<Graph> graph_;
+  std::string engine_;
   std::string identity_;
   std::vector<std::byte> bytes_;
   std::vector<std::int64_t> uids_;
   std::size_t workspace_ = 0;
 };
-
-BuildOutcome outcome_of(const fe::error_t& status, const char* step) {
-  const bool refused = status.code == fe::error_code_t::GRAPH_NOT_SUPPORTED ||
-                       status.code == fe::error_code_t::ATTRIBUTE_NOT_SET || reports_only_refusals(status.err_msg);
-  return {refused ? BuildStatus::kRefused : BuildStatus::kFailed, concat(step, ": ", status.err_msg), nullptr};
-}
 
 /// A frontend graph that is refused if it is too large for the frontend's arrays. The frontend copies a graph's
 /// operations without a bound and so overwrites its own stack and heap, which looks like a crash of cuDNN. The code is
@@ -117,22 +115,6 @@ class BoundedGraph final : public Graph {
   }
 };
 
-/// Takes the first of the heuristics' engines that builds. If none does, returns every engine's own words.
-std::optional<BuildOutcome> build_first_engine(Graph& graph) {
-  BuildOutcome none{BuildStatus::kRefused, "build_plan: cuDNN's heuristics name no engine", nullptr};
-  std::vector<std::string> said;
-  for (std::int64_t i = 0; i < graph.get_execution_plan_count(); ++i) {
-    const auto status = graph.build_plan_at_index(i);
-    if (status.is_good()) return std::nullopt;
-    const BuildOutcome outcome = outcome_of(status, "build_plan");
-    if (outcome.status == BuildStatus::kFailed) none.status = BuildStatus::kFailed;
-    if (std::ranges::find(said, outcome.text) == said.end()) said.push_back(outcome.text);
-  }
-  if (!said.empty()) none.text.clear();
-  for (const std::string& text : said) none.text += concat(none.text.empty() ? "" : "; ", text);
-  return none;
-}
-
 /// Builds for a handle's device or, where there is none, for `device`.
 BuildOutcome build(const AttentionGraph& spec, cudnnHandle_t handle, const DeviceProperties& device) {
   auto graph = std::make_shared<BoundedGraph>();
@@ -149,12 +131,10 @@ BuildOutcome build(const AttentionGraph& spec, cudnnHandle_t handle, const Devic
   if (const auto status = graph->build_operation_graph(handle); status.is_bad()) {
     return outcome_of(status, "build_operation_graph");
   }
-  if (const auto status = graph->create_execution_plans({fe::HeurMode_t::A}); status.is_bad()) {
-    return outcome_of(status, "create_execution_plans");
-  }
-  if (auto none = build_first_engine(*graph)) return *none;
+  EngineBuild engine(*graph, spec.engine);
+  if (auto none = engine.run()) return *none;
   return {BuildStatus::kBuilt, "",
-          std::make_shared<FrontendPlan>(std::move(graph), device.identity(), std::vector<std::byte>{})};
+          std::make_shared<FrontendPlan>(std::move(graph), engine.built(), device.identity(), std::vector<std::byte>{})};
 }
 
 BuildOutcome build_in_turn(const AttentionGraph& spec, cudnnHandle_t handle, const DeviceProperties& device) {
@@ -179,8 +159,13 @@ DeviceProperties read_properties(cudnnHandle_t handle) {
   fail_environment("this stored cuDNN plan can't be used: ", why, "; delete it and build it anew");
 }
 
-/// The frontend's part of the bytes, once everything else is as it must be here.
-std::vector<std::uint8_t> checked_graph(std::span<const std::byte> bytes, const DeviceProperties& device) {
+/// What a stored plan is, once all that names its versions and device is as it must be here.
+struct StoredPlan {
+  std::vector<std::uint8_t> graph;  ///< the frontend's bytes
+  std::string engine;
+};
+
+StoredPlan checked_plan(std::span<const std::byte> bytes, const DeviceProperties& device) {
   const auto first = reinterpret_cast<const std::uint8_t*>(bytes.data());
   const auto document = nlohmann::json::from_cbor(first, first + bytes.size());
   const auto expect = [&](const char* key, const nlohmann::json& here) {
@@ -190,7 +175,7 @@ std::vector<std::uint8_t> checked_graph(std::span<const std::byte> bytes, const 
   expect("cudnn", library().cudnn_version);
   expect("frontend", CUDNN_FRONTEND_VERSION);
   expect("device", device.identity());
-  return document.at("graph").get_binary();
+  return {document.at("graph").get_binary(), document.at("engine").get<std::string>()};
 }
 
 }  // namespace
@@ -248,9 +233,10 @@ std::shared_ptr<EnginePlan> load_plan(std::span<const std::byte> bytes, void* ha
   const DeviceProperties device = read_properties(cudnn_handle);
   try {
     auto graph = std::make_shared<Graph>();
-    const auto status = graph->deserialize(cudnn_handle, checked_graph(bytes, device));
+    StoredPlan stored = checked_plan(bytes, device);
+    const auto status = graph->deserialize(cudnn_handle, stored.graph);
     if (status.is_bad()) fail_load(status.err_msg);
-    return std::make_shared<FrontendPlan>(std::move(graph), device.identity(),
+    return std::make_shared<FrontendPlan>(std::move(graph), std::move(stored.engine), device.identity(),
                                           std::vector<std::byte>(bytes.begin(), bytes.end()));
   } catch (const nlohmann::json::exception& error) {
     fail_load(concat("it is damaged: ", error.what()));

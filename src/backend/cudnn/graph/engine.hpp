@@ -34,6 +34,9 @@ class EnginePlan {
   /// them.
   virtual std::span<const std::int64_t> uids() const = 0;
 
+  /// cuDNN's engine and its knobs by cudnn-frontend's name, such as "eng3_k24=36". cuDNN chooses it by the sizes, too.
+  virtual const std::string& engine() const = 0;
+
   /// Enqueues the plan on the handle's stream; allocates nothing on the device and may be captured into a CUDA graph.
   /// Pointers are device pointers in the order of uids(), except by-value tensors and the scale, whose host pointers
   /// are read before this returns. Throws Error(kEnvironment) with cuDNN's own text.
@@ -63,7 +66,7 @@ BuildOutcome outcome_of_build(const std::function<BuildOutcome()>& build);
 std::string frontend_objection(const AttentionGraph& graph, int compute_capability);
 
 /// Builds a plan with cudnn-frontend for a handle's device: of the engines that cuDNN's heuristics name, best first,
-/// the first that builds. library() must have found cuDNN. Builds, loads and destructions of plans take turns within
+/// the first that builds, or AttentionGraph::engine where it names one. library() must have found cuDNN. Builds, loads and destructions of plans take turns within
 /// the process. May crash the process on graphs that cuDNN mishandles: callers pass only patterns and sizes that were
 /// verified, or build in a child.
 BuildOutcome build_plan(const AttentionGraph& graph, void* cudnn_handle);

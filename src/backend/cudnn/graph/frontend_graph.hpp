@@ -203,6 +203,14 @@ inline Tensor scale_tensor(Graph& graph) {
                           .set_data_type(fe::DataType_t::FLOAT));
 }
 
+inline Tensor sink_tensor(Graph& graph, std::int64_t heads) {
+  return graph.tensor(fe::graph::Tensor_attributes()
+                          .set_uid(kUidSink)
+                          .set_dim({1, heads, 1, 1})
+                          .set_stride({heads, 1, 1, 1})
+                          .set_data_type(fe::DataType_t::FLOAT));
+}
+
 inline AttentionTensor stats_tensor(const AttentionGraph& graph) {
   const std::int64_t heads = graph.q.dims[1];
   const std::int64_t rows = graph.q.dims[2];
@@ -213,6 +221,7 @@ inline void add_forward(const AttentionGraph& spec, Graph& graph, const std::sha
   auto attributes = fe::graph::SDPA_attributes().set_generate_stats(spec.stats).set_attn_scale(scale_tensor(graph));
   attributes.set_score_mod(
       [modifier](const std::shared_ptr<Graph>& g, Tensor score) { return modifier->forward(*g, std::move(score)); });
+  if (spec.sink) attributes.set_sink_token(sink_tensor(graph, spec.q.dims[1]));
   auto [o, stats] = graph.sdpa(attention_tensor(graph, spec.q, kUidQ), attention_tensor(graph, spec.k, kUidK),
                                attention_tensor(graph, spec.v, kUidV), attributes);
   mark_output(o, spec.o, kUidO);
@@ -240,13 +249,14 @@ inline void add_backward(const AttentionGraph& spec, Graph& graph, const std::sh
   }
   const Tensor stats = attention_tensor(graph, stats_tensor(spec), kUidStats);
   stats->set_data_type(fe::DataType_t::FLOAT);
+  const GradientTensors& gradients = spec.gradients.value();
   auto [dq, dk, dv] =
       graph.sdpa_backward(attention_tensor(graph, spec.q, kUidQ), attention_tensor(graph, spec.k, kUidK),
                           attention_tensor(graph, spec.v, kUidV), attention_tensor(graph, spec.o, kUidO),
-                          attention_tensor(graph, spec.o, kUidDO), stats, attributes);
-  mark_output(dq, spec.q, kUidDQ);
-  mark_output(dk, spec.k, kUidDK);
-  mark_output(dv, spec.v, kUidDV);
+                          attention_tensor(graph, gradients.d_o, kUidDO), stats, attributes);
+  mark_output(dq, gradients.dq, kUidDQ);
+  mark_output(dk, gradients.dk, kUidDK);
+  mark_output(dv, gradients.dv, kUidDV);
 }
 
 /// Fills a frontend graph with the operations of an attention graph. Passes on the frontend's exception if none of its

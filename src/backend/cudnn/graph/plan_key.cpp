@@ -82,6 +82,11 @@ void write(CanonicalWriter& out, const AttentionTensor& tensor) {
   write(out, strides);
 }
 
+void write(CanonicalWriter& out, const GradientTensors& gradients) {
+  const auto& [d_o, dq, dk, dv] = gradients;
+  for (const AttentionTensor* tensor : {&d_o, &dq, &dk, &dv}) write(out, *tensor);
+}
+
 void write(CanonicalWriter& out, const BiasGradient& gradient) {
   const auto& [tensor, dtype] = gradient;
   write(out, tensor);
@@ -89,12 +94,16 @@ void write(CanonicalWriter& out, const BiasGradient& gradient) {
 }
 
 void write(CanonicalWriter& out, const AttentionGraph& graph) {
-  const auto& [direction, dtype, q, k, v, o, stats, deterministic, bias_gradient, modifier] = graph;
+  const auto& [direction, dtype, q, k, v, o, gradients, sink, stats, deterministic, bias_gradient, modifier, engine] =
+      graph;
   out.text(to_string(direction)).text(scoremod::to_string(dtype));
   for (const AttentionTensor* tensor : {&q, &k, &v, &o}) write(out, *tensor);
-  out.boolean(stats).boolean(deterministic).boolean(bias_gradient.has_value());
+  out.boolean(gradients.has_value());
+  if (gradients) write(out, *gradients);
+  out.boolean(sink).boolean(stats).boolean(deterministic).boolean(bias_gradient.has_value());
   if (bias_gradient) write(out, *bias_gradient);
   write(out, modifier);
+  out.text(engine);
 }
 
 void write(CanonicalWriter& out, const PlanDevice& device) {
@@ -143,7 +152,7 @@ std::string plan_label(const AttentionGraph& graph) {
   const auto& k = graph.k.dims;
   return concat(to_string(graph.direction), " ", scoremod::to_string(graph.dtype), " b", q[0], " h", q[1], "/", k[1],
                 " s", q[2], "x", k[2], " d", q[3], "/", graph.v.dims[3], ", ", graph.modifier.nodes.size(),
-                " modifier nodes", graph.bias_gradient ? ", gradient of a bias" : "");
+                " modifier nodes", graph.bias_gradient ? ", gradient of a bias" : "", graph.sink ? ", a sink" : "");
 }
 
 }  // namespace scoremod::backend::cudnn

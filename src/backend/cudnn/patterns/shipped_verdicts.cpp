@@ -1,7 +1,6 @@
 #include "backend/cudnn/patterns/shipped_verdicts.hpp"
 
-#include <functional>
-#include <set>
+#include <map>
 #include <string_view>
 
 #include <nlohmann/json.hpp>
@@ -15,16 +14,17 @@ extern const std::string_view kCudnnVerdictsSm90;
 
 namespace scoremod::backend::cudnn {
 
-bool shipped_right(const std::string& structural_key) {
-  static const std::set<std::string, std::less<>> keys = [] {
-    std::set<std::string, std::less<>> right;
+std::optional<std::string> shipped_engine(const std::string& structural_key) {
+  static const std::map<std::string, std::string> engines = [] {
+    std::map<std::string, std::string> right;
     const auto json = nlohmann::json::parse(embedded::kCudnnVerdictsSm90);
     for (const auto& result : json.at("results")) {
-      if (result.at("verdict") == verification::kRightVerdict) right.insert(result.at("key").get<std::string>());
+      if (result.at("verdict") == verification::kRightVerdict) right[result.at("key")] = result.at("engine");
     }
     return right;
   }();
-  return keys.contains(structural_key);
+  const auto found = engines.find(structural_key);
+  return found == engines.end() ? std::nullopt : std::optional(found->second);
 }
 
 }  // namespace scoremod::backend::cudnn

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 namespace scoremod::backend::cudnn {
 
-/// Whether the library ships the knowledge that a lowering with this structural key was seen to be right.
-bool shipped_right(const std::string& structural_key);
+/// The engine, by EnginePlan::engine()'s name, with which a lowering with this structural key was seen to be right.
+/// Nothing where the library ships no such knowledge.
+std::optional<std::string> shipped_engine(const std::string& structural_key);
 
 }  // namespace scoremod::backend::cudnn

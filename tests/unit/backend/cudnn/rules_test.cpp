@@ -57,8 +57,6 @@ std::vector<BothSides> rules() {
       {Rule::kHeadDimStride, [](auto& p) { lay_out(p, 2, 128); }, [](auto& p) { lay_out(p, 1, 128); }},
       {Rule::kCopyAlignment, [](auto& p) { lay_out(p, 1, 68); }, [](auto& p) { lay_out(p, 1, 72); }},
       {Rule::kDeterministic, [](auto& p) { p.deterministic = true; }, [](auto&) {}, 100},
-      {Rule::kSink, [](auto& p) { p.sink = Sink::kOffByOne; }},
-      {Rule::kSink, [](auto& p) { p.sink = Sink::kLearned; }},
       {Rule::kDropout, [](auto& p) { p.dropout = 0.1f; }},
       {Rule::kMaxLogit, [](auto& p) { p.max_logit = true; }},
       {Rule::kOneQueryRow, [](auto& p) { p.seq_q = 15; }, [](auto& p) { p.seq_q = 16; }},
@@ -81,6 +79,29 @@ std::set<std::string> ids_of(const AttentionProblem& problem, int capability) {
   }
   add(operand_gradients_backend().objections(compiled, {Direction::kBackward, false, {0}}, &target));
   return ids;
+}
+
+TEST(Rules, TakeSinksAndGradientLayouts) {
+  if (!cudnn::library().available) GTEST_SKIP() << cudnn::library().reason;
+  const auto refused = [](const std::function<void(AttentionProblem&)>& change) {
+    AttentionProblem problem = good_problem();
+    change(problem);
+    Target target;
+    target.device.compute_capability = 90;
+    target.present = false;
+    std::string found;
+    for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+      for (const UnsupportedReason& reason :
+           cudnn_backend().objections(compiler::compile(problem), {direction, true, {}}, &target))
+        found += reason.text + "\n";
+    }
+    return found;
+  };
+  EXPECT_EQ(refused([](auto& p) { p.sink = Sink::kOffByOne; }), "");
+  EXPECT_EQ(refused([](auto& p) { p.sink = Sink::kLearned; }), "");
+  EXPECT_EQ(refused([](auto& p) { p.dq = p.dk = p.dv = p.d_o = TensorLayout{Layout::kBHSD, {}}; }), "");
+  const auto odd = [](auto& p) { p.dk = TensorLayout{Layout::kBSHD, Strides{4 * 256 * 68, 256 * 68, 68, 1}}; };
+  EXPECT_NE(refused(odd).find("dk has stride 68 along sequence"), std::string::npos);
 }
 
 /// Rules that depend on a device, a library or a run are tested on both sides in planner/plan_task_test.cpp and

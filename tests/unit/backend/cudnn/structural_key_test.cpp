@@ -47,6 +47,20 @@ TEST(StructuralKey, TellsADeterministicBackwardFromAnother) {
   EXPECT_NE(key_of(problem, Direction::kBackward), backward);
 }
 
+TEST(StructuralKey, TellsSinksAndGradientLayoutsFromOthers) {
+  const AttentionProblem plain = large_problem(kWindow);
+  const std::string forward = key_of(plain), backward = key_of(plain, Direction::kBackward);
+  AttentionProblem sink = plain, layouts = plain;
+  sink.sink = Sink::kOffByOne;
+  layouts.dq = TensorLayout{Layout::kBHSD, {}};
+  EXPECT_NE(key_of(sink), forward);
+  EXPECT_EQ(key_of(sink, Direction::kBackward), backward);  // whose graph is the same
+  EXPECT_EQ(key_of(layouts), forward);
+  EXPECT_NE(key_of(layouts, Direction::kBackward), backward);
+  layouts.dq = plain.q;
+  EXPECT_EQ(key_of(layouts, Direction::kBackward), backward);
+}
+
 TEST(StructuralKey, OfTheTrialProblemIsThatOfTheProblem) {
   for (const char* program :
        {kWindow, "value = tanh(score)", "operand bias: f32 [h, q_idx, kv_idx]\nvalue = score + bias",

@@ -39,6 +39,32 @@ TEST(AttentionGraph, LayoutsThatLieAlikeAreOneGraph) {
   EXPECT_NE(graph(kSBHD, 2, 8, 256), graph(kBSHD, 2, 8, 256));
 }
 
+TEST(AttentionGraph, GradientsLieAsTheProblemSays) {
+  AttentionProblem problem;
+  problem.batch = 2;
+  problem.heads_q = problem.heads_kv = 4;
+  problem.seq_q = problem.seq_kv = 32;
+  problem.backward = true;
+  EXPECT_FALSE(attention_graph(problem, Direction::kForward, {}).gradients);
+  const AttentionGraph alike = attention_graph(problem, Direction::kBackward, {});
+  EXPECT_EQ(alike.gradients, (GradientTensors{alike.o, alike.q, alike.k, alike.v}));
+  problem.dk = TensorLayout{Layout::kBHSD, {}};
+  const AttentionGraph graph = attention_graph(problem, Direction::kBackward, {});
+  EXPECT_EQ(graph.gradients->dk.strides, (std::array<std::int64_t, 4>{4 * 32 * 64, 32 * 64, 64, 1}));
+  EXPECT_EQ(graph.k, alike.k);
+  EXPECT_EQ(graph.gradients->dq, alike.q);
+}
+
+TEST(AttentionGraph, TheForwardAloneHasTheSink) {
+  AttentionProblem problem;
+  problem.backward = true;
+  for (const Sink sink : {Sink::kOffByOne, Sink::kLearned}) {
+    problem.sink = sink;
+    EXPECT_TRUE(attention_graph(problem, Direction::kForward, {}).sink);
+    EXPECT_FALSE(attention_graph(problem, Direction::kBackward, {}).sink);
+  }
+}
+
 TEST(AttentionGraph, AStrideOfOneElementIsNotLookedAt) {
   AttentionProblem problem;
   problem.heads_q = problem.heads_kv = 4;

@@ -1,12 +1,20 @@
 #include "backend/cudnn/graph/engine.hpp"
 
+#include <cstdlib>
+#include <dlfcn.h>
+#include <fstream>
+#include <iostream>
 #include <new>
+#include <sstream>
 #include <stdexcept>
 #include <system_error>
 
 #include <gtest/gtest.h>
 
 #include "scoremod/error.hpp"
+
+#include "backend/cuda/device/load_stub_driver.hpp"
+#include "backend/cudnn/graph/library.hpp"
 
 namespace scoremod::backend::cudnn {
 namespace {
@@ -20,6 +28,47 @@ TEST(OutcomeOfBuild, TakesTheFrontendsExceptionsAloneForARefusal) {
   EXPECT_THROW(of(std::bad_alloc()), std::bad_alloc);
   EXPECT_THROW(of(std::logic_error("a mistake of ours")), std::logic_error);
   EXPECT_THROW(of(Error(ErrorCode::kEnvironment, "no driver")), Error);
+}
+
+DeviceProperties b200() {
+  std::ifstream file(SCOREMOD_DEVICES_FOLDER "/b200.json");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return DeviceProperties::parse(text.str());
+}
+
+/// A forward whose scores stay as they are.
+AttentionGraph forward_of(std::int64_t length, std::string engine = {}) {
+  constexpr std::int64_t kHeads = 4, kDim = 128;
+  AttentionGraph graph;
+  graph.q = graph.k = graph.v = graph.o = {{2, kHeads, length, kDim},
+                                           {length * kHeads * kDim, kDim, kHeads * kDim, 1}};
+  graph.modifier.value.kind = Ref::Kind::kScore;
+  graph.engine = std::move(engine);
+  return graph;
+}
+
+/// Whether a B200's plans take the engine that they are told to take. Ends the process: the stub driver that is loaded
+/// stays for all of it.
+[[noreturn]] void build_by_engines() {
+  cuda::load_stub_driver();
+  const auto engine_of = [](const BuildOutcome& outcome) { return outcome.plan ? outcome.plan->engine() : outcome.text; };
+  const std::string small = engine_of(build_plan(forward_of(256), b200()));
+  const std::string large = engine_of(build_plan(forward_of(4096), b200()));
+  const std::string wanted = engine_of(build_plan(forward_of(256, large), b200()));
+  const BuildOutcome unknown = build_plan(forward_of(256, "eng99999"), b200());
+  const BuildOutcome no_name = build_plan(forward_of(256, "the best one"), b200());
+  std::cerr << small << "; " << large << "; " << wanted << "; " << unknown.text << "; " << no_name.text << "\n";
+  const bool right = small != large && wanted == large && unknown.status != BuildStatus::kBuilt &&
+                     no_name.status == BuildStatus::kFailed;
+  std::_Exit(right ? 0 : 1);
+}
+
+/// A trial has few keys, and is of the engine that cuDNN chose for many.
+TEST(BuildPlan, TakesTheEngineThatTheGraphNames) {
+  if (dlopen("libcuda.so.1", RTLD_NOW) != nullptr) GTEST_SKIP() << "this machine has a CUDA driver";
+  if (!library().available) GTEST_SKIP() << library().reason;
+  EXPECT_EXIT(build_by_engines(), testing::ExitedWithCode(0), "eng[0-9]+");
 }
 
 }  // namespace

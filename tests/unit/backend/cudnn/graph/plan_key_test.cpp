@@ -120,6 +120,16 @@ Changes<AttentionTensor> changes_of(const AttentionTensor& whole) {
   return changes;
 }
 
+Changes<GradientTensors> changes_of(const GradientTensors& whole) {
+  [[maybe_unused]] const auto& [d_o, dq, dk, dv] = whole;
+  Changes<GradientTensors> changes;
+  add(changes, SCOREMOD_MEMBER(d_o));
+  add(changes, SCOREMOD_MEMBER(dq));
+  add(changes, SCOREMOD_MEMBER(dk));
+  add(changes, SCOREMOD_MEMBER(dv));
+  return changes;
+}
+
 Changes<BiasGradient> changes_of(const BiasGradient& whole) {
   [[maybe_unused]] const auto& [tensor, dtype] = whole;
   Changes<BiasGradient> changes{{"dtype", [](BiasGradient& gradient) { gradient.dtype = DType::kF16; }}};
@@ -128,13 +138,19 @@ Changes<BiasGradient> changes_of(const BiasGradient& whole) {
 }
 
 Changes<AttentionGraph> changes_of(const AttentionGraph& whole) {
-  [[maybe_unused]] const auto& [direction, dtype, q, k, v, o, stats, deterministic, bias_gradient, modifier] = whole;
+  [[maybe_unused]] const auto& [direction, dtype, q, k, v, o, gradients, sink, stats, deterministic, bias_gradient,
+                                modifier, engine] = whole;
   Changes<AttentionGraph> changes{
       {"direction", [](AttentionGraph& graph) { graph.direction = Direction::kBackward; }},
       {"dtype", [](AttentionGraph& graph) { graph.dtype = DType::kF16; }},
+      {"no gradients", [](AttentionGraph& graph) { graph.gradients.reset(); }},
+      {"sink", [](AttentionGraph& graph) { graph.sink = !graph.sink; }},
       {"stats", [](AttentionGraph& graph) { graph.stats = !graph.stats; }},
+      {"engine", [](AttentionGraph& graph) { graph.engine = "eng3_k24=36"; }},
       {"deterministic", [](AttentionGraph& graph) { graph.deterministic = !graph.deterministic; }},
       {"no bias_gradient", [](AttentionGraph& graph) { graph.bias_gradient.reset(); }}};
+  add(changes, "gradients", changes_of(*whole.gradients),
+      [](AttentionGraph& graph) -> GradientTensors& { return *graph.gradients; });
   add(changes, "bias_gradient", changes_of(*whole.bias_gradient),
       [](AttentionGraph& graph) -> BiasGradient& { return *graph.bias_gradient; });
   add(changes, SCOREMOD_MEMBER(q));
@@ -182,6 +198,7 @@ PlanKey example() {
   graph.q = {{2, 4, 256, 64}, {65536, 64, 256, 1}};
   graph.k = graph.v = {{2, 2, 320, 64}, {40960, 64, 128, 1}};
   graph.o = graph.q;
+  graph.gradients = GradientTensors{graph.o, graph.q, graph.k, graph.v};
   graph.bias_gradient = BiasGradient{{{1, 4, 256, 320}, {327680, 81920, 320, 1}}, DType::kBF16};
   ModifierTensor slopes{{1, 4, 1, 1}, {4, 1, 1, 1}, DType::kF32, false};
   ModifierTensor offset{{1, 1, 1, 1}, {1, 1, 1, 1}, DType::kI32, true};
