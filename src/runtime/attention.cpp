@@ -139,6 +139,7 @@ std::optional<runtime::RunningPlans> plans_like(const runtime::Fastest& fastest,
   plans.memory = &forward.engine->memory();
   plans.device = device;
   plans.context = std::move(like->context);
+  plans.candidates = {fastest.forward, fastest.backward};
   return plans;
 }
 
@@ -173,9 +174,11 @@ ReadyPlans ready_plans(const compiler::CompiledProblem& problem, const CompileOp
   }
   const auto planned = plan_ready(problem, options, std::move(selection));
   if (!planned) return {};
-  runtime::Fastest fastest = fastest_of(*planned);
-  if (fastest.backend != nullptr) known.remember(size_class, std::move(fastest));
-  return ready_plans(planned);
+  const runtime::Fastest fastest = fastest_of(*planned);
+  if (fastest.backend != nullptr) known.remember(size_class, fastest);
+  ReadyPlans ready = ready_plans(planned);
+  ready.plans->candidates = {fastest.forward, fastest.backward};
+  return ready;
 }
 
 /// The fastest plans, built and verified.

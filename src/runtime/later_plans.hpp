@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -21,6 +22,8 @@ struct RunningPlans {
   const backend::MemorySpace* memory = nullptr;
   int device = 0;  ///< its ordinal
   backend::TargetContext context;
+  /// What other sizes of the structure may be planned by while these plans are there: see FastestPlans.
+  std::array<std::shared_ptr<const planner::Considered>, 2> candidates;
 };
 RunningPlans running_plans(const planner::PlannedProblem& planned);
 

@@ -1,7 +1,6 @@
 #include "runtime/size_classes.hpp"
 
 #include <bit>
-#include <utility>
 
 namespace scoremod::runtime {
 namespace {
@@ -38,14 +37,19 @@ std::size_t SizeClassHash::operator()(const SizeClass& size_class) const {
 Fastest FastestPlans::find(const SizeClass& size_class) const {
   const std::scoped_lock lock(mutex_);
   const auto found = found_.find(size_class);
-  return found == found_.end() || (found->second.serves && built_ahead_) ? Fastest{} : found->second;
+  if (found == found_.end() || (found->second.serves && built_ahead_)) return {};
+  const Known& known = found->second;
+  Fastest fastest{known.backend, known.forward.lock(), known.serves, known.backward.lock(), known.device};
+  if (known.has_backward && fastest.backward == nullptr) fastest.forward = nullptr;
+  return fastest;
 }
 
-void FastestPlans::remember(const SizeClass& size_class, Fastest fastest) {
+void FastestPlans::remember(const SizeClass& size_class, const Fastest& fastest) {
   const std::scoped_lock lock(mutex_);
   if (found_.size() >= kMostClasses) found_.clear();
   built_ahead_ = built_ahead_ || !fastest.backend->serves_all_sizes();
-  found_.insert_or_assign(size_class, std::move(fastest));
+  const auto& [backend, forward, serves, backward, device] = fastest;
+  found_.insert_or_assign(size_class, Known{backend, forward, backward, serves, backward != nullptr, device});
 }
 
 }  // namespace scoremod::runtime

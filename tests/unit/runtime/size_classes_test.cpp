@@ -48,6 +48,24 @@ TEST(SizeClasses, RememberTheFastestBackend) {
   EXPECT_EQ(fastest.find(one).forward, nullptr);
 }
 
+/// A process may know a thousand structures, whose kernels would take gigabytes.
+TEST(SizeClasses, KeepNoCandidateWhosePlansAreGone) {
+  FastestPlans fastest;
+  const planner::Selection selection = planner::select({});
+  const SizeClass one = size_class(sized(1, 512), selection, 0);
+  auto forward = std::make_shared<const planner::Considered>();
+  auto backward = std::make_shared<const planner::Considered>();
+  const std::weak_ptr<const planner::Considered> kept = forward;
+  fastest.remember(one, {selection.backends.front(), forward, false, backward});
+  EXPECT_EQ(fastest.find(one).backward, backward);
+  backward.reset();
+  EXPECT_EQ(fastest.find(one).forward, nullptr) << "one direction is not enough";
+  EXPECT_EQ(fastest.find(one).backend, selection.backends.front());
+  forward.reset();
+  EXPECT_TRUE(kept.expired());
+  EXPECT_EQ(fastest.find(one).backend, selection.backends.front());
+}
+
 /// Serves all sizes, or needs a plan for each.
 class SizedBackend final : public backend::Backend {
  public:
