@@ -4,7 +4,9 @@ usage: PYTHONPATH=python python bench/torch/float8_products.py [--device cuda|cp
 
 Both attend to the same numbers: those of bf16, and those rounded to FP8 with one factor for each tensor. Errors are relative to float64 attention of
 the numbers before they are rounded, over some query rows. `rounded` is float64 attention of the FP8 numbers, so that fp8 above it is what a kernel adds.
-Data with outliers has a channel of k, and keys of v, whose numbers are 20 times as large. tflops counts 4 batch heads scores dim.
+fp8_out also writes o in FP8, times 1 / descale_v, and `rounded_out` is float64 attention whose result alone is rounded so.
+Data with outliers has a channel of k, and keys of v, whose numbers are 20 times as large. Positive data has magnitudes alone in v: sums that lose
+their small terms show there. tflops counts 4 batch heads scores dim.
 """
 
 import argparse
@@ -26,12 +28,14 @@ MODIFIERS = {
 }
 
 
-def tensors(options, batch, length, dim, outliers=False):
+def tensors(options, batch, length, dim, data=""):
     generator = torch.Generator(options.device).manual_seed(0)
     q, k, v = (torch.randn(batch, HEADS, length, dim, device=options.device, generator=generator) for _ in range(3))
-    if outliers:
+    if data == "outliers":
         k[..., 3] *= 20
         v[:, :, ::97] *= 20
+    if data == "positive":
+        v = v.abs()
     return [x.to(torch.bfloat16) for x in (q, k, v)]
 
 
@@ -62,25 +66,29 @@ def apart(found, expected):
     return float(f"{float((found[:, :, -ROWS:].double() - expected).norm() / expected.norm()):.3g}")
 
 
-def measured(options, name, batch, length, dim, dtype, outliers=False):
-    wide = tensors(options, batch, length, dim, outliers)
+def measured(options, name, batch, length, dim, dtype, data=""):
+    wide = tensors(options, batch, length, dim, data)
     eight, factors = zip(*(in_float8(x, dtype) for x in wide))
     words = dict(zip(("descale_q", "descale_k", "descale_v"), (torch.tensor(x, device=options.device) for x in factors)))
     calls = {
         "bf16": lambda: flex_attention(*wide, **MODIFIERS[name]),
         "fp8": lambda: flex_attention(*eight, **words, **MODIFIERS[name]),
+        "fp8_out": lambda: flex_attention(*eight, **words, out_dtype=dtype, scale_o=scale_o, **MODIFIERS[name]),
     }
+    scale_o = torch.tensor(1 / factors[2], device=options.device)
     for each, call in calls.items():
         if reason := warmed(call):
             raise SystemExit(f"{each}: {reason}")
     expected = exact(*wide, name)
     rounded = exact(*(x.float() * factor for x, factor in zip(eight, factors)), name)
-    errors = {each: apart(call(), expected) for each, call in calls.items()} | {"rounded": apart(rounded, expected)}
+    unscaled = {"fp8_out": factors[2]}
+    errors = {each: apart(call().double() * unscaled.get(each, 1), expected) for each, call in calls.items()} | {"rounded": apart(rounded, expected)}
+    errors["rounded_out"] = apart((expected.float() / factors[2]).to(dtype).double() * factors[2], expected)
     times = median_in_turns(calls, options.device)
     share = 0.5 if name == "causal" else (1024 / length if name == "window" else 1)
     flops = 4 * batch * HEADS * length * length * dim * share
     return {
-        "case": name + ("_outliers" if outliers else ""),
+        "case": f"{name}_{data}" if data else name,
         "dtype": str(dtype).removeprefix("torch."),
         "batch": batch,
         "length": length,
@@ -88,6 +96,7 @@ def measured(options, name, batch, length, dim, dtype, outliers=False):
         **times,
         "ratio": round(times["fp8"] / times["bf16"], 3),
         "tflops": round(flops / times["fp8"] * 1e-9),
+        "tflops_out": round(flops / times["fp8_out"] * 1e-9),
         "errors": errors,
     }
 
@@ -104,11 +113,12 @@ def main():
     cases += [("full", 2, options.lengths[-1], options.dims[0], torch.float8_e5m2)]
     for case in cases:
         print(json.dumps(measured(options, *case)), flush=True)
-    print(json.dumps(measured(options, "full", 2, options.lengths[-1], options.dims[0], dtype, True)), flush=True)
+    print(json.dumps(measured(options, "full", 2, options.lengths[-1], options.dims[0], dtype, "outliers")), flush=True)
     if options.error_keys:
-        print(json.dumps(measured(options, "causal", 1, options.error_keys, options.dims[0], dtype)), flush=True)
+        for data in ("", "positive"):
+            print(json.dumps(measured(options, "causal", 1, options.error_keys, options.dims[0], dtype, data)), flush=True)
     sizes = torch.zeros(2, HEADS, options.lengths[-1], options.dims[0], device=options.device).to(dtype)
-    print(*(f"# {line}" for line in str(explain(sizes, sizes, sizes)).splitlines() if "kernels" in line), sep="\n")
+    print(*(f"# {line}" for line in str(explain(sizes, sizes, sizes)).splitlines() if "kernels" in line or "cudnn" in line), sep="\n")
 
 
 if __name__ == "__main__":

@@ -43,6 +43,21 @@ LEAST_SAMPLES = 8  # two in each quarter, however few the minutes are
 _libc = ctypes.CDLL(None)
 
 
+class MallInfo(ctypes.Structure):
+    """glibc's mallinfo2."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
+
+
+def allocated():
+    """The bytes that malloc has given out: in its arenas, and in mappings of their own. 0 where the C library doesn't say."""
+    if not hasattr(_libc, "mallinfo2"):
+        return 0
+    _libc.mallinfo2.restype = MallInfo
+    info = _libc.mallinfo2()
+    return info.uordblks + info.hblkhd
+
+
 def tensors_of(choose, make, queries, keys, **shape):
     """(query, key, value) of random sizes."""
     batch = shape.get("batch", choose.randint(1, 3))
@@ -155,6 +170,7 @@ def sample(device):
     anonymous = next(line for line in (own / "status").read_text().splitlines() if line.startswith("RssAnon:"))
     taken = {
         "memory": 1024 * int(anonymous.split()[1]),
+        "allocated_memory": allocated(),
         "files": len(list((own / "fd").iterdir())),
         "threads": len(list((own / "task").iterdir())),
         "mappings": len((own / "maps").read_text().splitlines()),
@@ -231,7 +247,8 @@ def main(arguments=None):
     key = {"machine": options.machine, "device": options.device}
     row = {**key, "commit": options.commit, "seed": options.seed, "minutes": options.minutes, "samples": len(samples), "calls": dict(counts)}
     row |= {} if options.kept is None else {"kept": options.kept}
-    row |= {"second_and_last_quarter": found, "memory_of_samples": [each["memory"] for each in samples], "grew": too_much}
+    row |= {"second_and_last_quarter": found, "memory_of_samples": [each["memory"] for each in samples]}
+    row |= {"allocated_of_samples": [each["allocated_memory"] for each in samples], "grew": too_much}
     rows = json.loads(options.record.read_text(encoding="utf-8")) if options.record.exists() else []
     rows = [each for each in rows if any(each[name] != value for name, value in key.items())] + [row]
     options.record.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n", encoding="utf-8")
