@@ -27,7 +27,7 @@ struct Task {
   bool attention = true;                         ///< backward: writes dq, dk and dv; else the operands' gradients alone
   std::vector<std::uint32_t> operand_gradients;  ///< backward: the operands whose gradients it writes, ascending
   /// The engine that the backend's library must take, by Artifact::library_engine(); empty: the one that it chooses.
-  std::string library_engine;
+  std::string library_engine = {};
 
   bool operator==(const Task&) const = default;
 };

@@ -30,7 +30,8 @@ plans::ErasedPlanCache& verdicts() {
   return made;
 }
 
-/// A verdict of any engine is also kept under the structure alone, which needs_trial() reads before an engine is known.
+/// The structural key, and behind it the engine. A verdict of any engine is also kept under the structure alone, which
+/// needs_trial() reads before an engine is known.
 Bytes key_of(const Subject& subject) {
   Bytes key = subject.key;
   if (subject.library_engine.empty()) return key;

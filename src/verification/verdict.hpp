@@ -41,7 +41,7 @@ struct Subject {
   Bytes key;
   /// The engine that the backend's library chose by the sizes; each is tried by itself. Empty before it is known, and
   /// where nothing is chosen so.
-  std::string library_engine;
+  std::string library_engine = {};
   // For people who look at a stored verdict.
   std::string engine;        ///< such as "cudnn 9.19.0"
   std::string architecture;  ///< such as "sm_90 NVIDIA H200"

@@ -38,18 +38,25 @@ int list_verdicts(const std::string& store, const std::string& architecture, con
   std::error_code failure;
   const std::filesystem::directory_iterator files(store, failure);
   if (failure) fail_environment("can't list ", store, ": ", failure.message());
-  std::map<std::string, std::string> labels;
+  std::map<std::string, std::string> labels;  // by structural key and engine
   for (const std::filesystem::directory_entry& entry : files) {
     if (!entry.path().filename().string().starts_with(to_string(plans::RecordKind::kVerification))) continue;
     const plans::RecordFile file = read_record(entry.path());
     if (!file.damage.empty()) fail_argument(entry.path().string(), " is damaged: ", file.damage, "; delete it");
-    if (belongs(file.record, architecture, cudnn)) labels[text_of(file.record.key)] = file.record.label;
+    const std::string key = text_of(file.record.key);
+    // The verdict of a structure with any engine has the structural key alone, which ends a line.
+    if (belongs(file.record, architecture, cudnn) && !key.ends_with('\n')) labels[key] = file.record.label;
   }
   std::ofstream out(output);
   out << "{\n  \"machine\": " << Json(machine) << ",\n  \"commit\": " << Json(commit) << ",\n  \"results\": [";
   const char* separator = "\n";
   for (const auto& [key, label] : labels) {
-    out << separator << "    " << Json{{"label", label}, {"verdict", verification::kRightVerdict}, {"key", key}};
+    const std::size_t end = key.rfind('\n') + 1;
+    out << separator << "    "
+        << Json{{"label", label},
+                {"engine", key.substr(end)},
+                {"verdict", verification::kRightVerdict},
+                {"key", key.substr(0, end)}};
     separator = ",\n";
   }
   out << "\n  ]\n}\n";

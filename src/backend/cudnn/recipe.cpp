@@ -80,7 +80,7 @@ ExecutablePlan CudnnRecipe::plan(std::shared_ptr<const Artifact> artifact, const
   const auto& engine = dynamic_cast<const CudnnArtifact&>(*artifact).engine();
   auto plan = std::make_shared<const DirectionPlan>(problem_, task_.direction, lowering_.modifier, engine);
   ExecutablePlan executable;
-  executable.note = describe(*plan);
+  executable.note = concat(describe(*plan), "; cuDNN's engine ", engine->engine());
   if (task_.direction == Direction::kForward) {
     executable.forward = std::make_shared<CudnnForwardPlan>(std::move(plan));
   } else {

@@ -2,6 +2,7 @@
 // the score modifier, which is a function: plans that were kept under it would run for other modifiers. And it has no
 // varlen sequences and no paged KV cache beside a modifier.
 
+#include "backend/cudnn/graph/frontend_engine.hpp"
 #include "backend/cudnn/graph/frontend_graph.hpp"
 
 #include <functional>
@@ -102,6 +103,36 @@ TEST(FrontendOptions, OfVarlenAndPagedKeysAreRefusedBesideAModifier) {
     varlen(graph, attributes, tensor);
   };
   EXPECT_NE(refusal_beside_a_modifier(padded_pages).find(disabled), std::string::npos);
+}
+
+TEST(FrontendOptions, OfFloat8TensorsHaveNumbersOfTheirOwn) {
+  fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL);
+  if (fe::cudnn_dlhandle == nullptr) GTEST_SKIP() << dlerror();
+  AttentionGraph spec = graph_with({Mode::kNeg, ElementType::kFloat, ElementType::kFloat, {{Ref::Kind::kScore, 0, 0, 0}, {}, {}}, 0, {}});
+  const auto validated = [&] {
+    Graph graph;
+    graph.set_sm_version(90);
+    fill_graph(spec, graph);
+    return graph.validate();
+  };
+  for (const DType dtype : {DType::kE4M3, DType::kE5M2, DType::kBF16}) {
+    spec.dtype = dtype;
+    EXPECT_TRUE(validated().is_good()) << to_string(dtype) << ": " << validated().err_msg;
+  }
+  spec.dtype = DType::kE4M3;
+  spec.q.dims[3] = spec.k.dims[3] = spec.v.dims[3] = spec.o.dims[3] = 40;
+  EXPECT_NE(validated().err_msg.find("multiple of 16"), std::string::npos) << validated().err_msg;
+}
+
+TEST(EngineConfig, IsReadFromItsName) {
+  const auto config = engine_config("eng3_k24=36_k2=1");
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->engine, 3);
+  EXPECT_EQ(config->knobs.size(), 2);
+  EXPECT_EQ(config->knobs.at(fe::convert_from_backend_knob_type(static_cast<cudnnBackendKnobType_t>(24))), 36);
+  EXPECT_EQ(engine_config("eng12").value().engine, 12);
+  for (const char* other : {"", "eng", "3_k24=36", "eng3_k24", "eng3_k24=", "eng3k24=36", "eng3_k24=36 "})
+    EXPECT_FALSE(engine_config(other)) << other;
 }
 
 }  // namespace

@@ -81,27 +81,53 @@ std::set<std::string> ids_of(const AttentionProblem& problem, int capability) {
   return ids;
 }
 
+/// What cuDNN objects to on sm_90, in these directions.
+std::string objections(const std::function<void(AttentionProblem&)>& change,
+                       std::initializer_list<Direction> directions = {Direction::kForward, Direction::kBackward}) {
+  AttentionProblem problem = good_problem();
+  change(problem);
+  Target target;
+  target.device.compute_capability = 90;
+  target.present = false;
+  std::string found;
+  for (const Direction direction : directions) {
+    for (const UnsupportedReason& reason :
+         cudnn_backend().objections(compiler::compile(problem), {.direction = direction, .operand_gradients = {}}, &target))
+      found += reason.text + "\n";
+  }
+  return found;
+}
+
+TEST(Rules, TakeFloat8ForwardsWithAnOutputInFloat8) {
+  if (!cudnn::library().available) GTEST_SKIP() << cudnn::library().reason;
+  const auto forward = [](const std::function<void(AttentionProblem&)>& change) {
+    return objections(
+        [&](auto& p) {
+          p.dtype = DType::kE4M3;
+          change(p);
+        },
+        {Direction::kForward});
+  };
+  EXPECT_EQ(forward([](auto&) {}), "");
+  EXPECT_EQ(forward([](auto& p) { p.dtype = DType::kE5M2; }), "");
+  EXPECT_NE(forward([](auto& p) { p.dtype_o = DType::kBF16; }).find("expected o of the dtype of q"), std::string::npos);
+  EXPECT_NE(forward([](auto& p) { p.amax_o = true; }).find("amax_o"), std::string::npos);
+  EXPECT_NE(forward([](auto& p) { p.sink = Sink::kOffByOne; }).find("sink"), std::string::npos);
+  const auto odd = [](auto& p) { p.dim_qk = 72; };
+  EXPECT_NE(forward(odd).find("multiple of 16"), std::string::npos) << forward(odd);
+  const auto blocks = [](auto& p) { p.operands.push_back({"descale_k", DType::kF32, {2, 4, 256, 2}, {}}); };
+  EXPECT_NE(forward(blocks).find("'descale_k' with scales of its blocks"), std::string::npos) << forward(blocks);
+  EXPECT_NE(objections([](auto& p) { p.dtype = DType::kE4M3; }, {Direction::kBackward}).find("cuDNN's backward is built"),
+            std::string::npos);
+}
+
 TEST(Rules, TakeSinksAndGradientLayouts) {
   if (!cudnn::library().available) GTEST_SKIP() << cudnn::library().reason;
-  const auto refused = [](const std::function<void(AttentionProblem&)>& change) {
-    AttentionProblem problem = good_problem();
-    change(problem);
-    Target target;
-    target.device.compute_capability = 90;
-    target.present = false;
-    std::string found;
-    for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-      for (const UnsupportedReason& reason :
-           cudnn_backend().objections(compiler::compile(problem), {direction, true, {}}, &target))
-        found += reason.text + "\n";
-    }
-    return found;
-  };
-  EXPECT_EQ(refused([](auto& p) { p.sink = Sink::kOffByOne; }), "");
-  EXPECT_EQ(refused([](auto& p) { p.sink = Sink::kLearned; }), "");
-  EXPECT_EQ(refused([](auto& p) { p.dq = p.dk = p.dv = p.d_o = TensorLayout{Layout::kBHSD, {}}; }), "");
+  EXPECT_EQ(objections([](auto& p) { p.sink = Sink::kOffByOne; }), "");
+  EXPECT_EQ(objections([](auto& p) { p.sink = Sink::kLearned; }), "");
+  EXPECT_EQ(objections([](auto& p) { p.dq = p.dk = p.dv = p.d_o = TensorLayout{Layout::kBHSD, {}}; }), "");
   const auto odd = [](auto& p) { p.dk = TensorLayout{Layout::kBSHD, Strides{4 * 256 * 68, 256 * 68, 68, 1}}; };
-  EXPECT_NE(refused(odd).find("dk has stride 68 along sequence"), std::string::npos);
+  EXPECT_NE(objections(odd).find("dk has stride 68 along sequence"), std::string::npos);
 }
 
 /// Rules that depend on a device, a library or a run are tested on both sides in planner/plan_task_test.cpp and
