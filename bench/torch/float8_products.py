@@ -1,6 +1,6 @@
 """Times FP8 attention beside bf16 attention of the same shapes, in turns, with the errors of both, and prints a line of JSON for each case.
 
-usage: PYTHONPATH=python python bench/torch/float8_products.py [--device cuda|cpu] [--lengths 4096 8192] [--error-keys 131072]
+usage: PYTHONPATH=python python bench/torch/float8_products.py [--device cuda|cpu] [--lengths 4096 8192] [--error-keys 131072] [--positive 1024 2048]
 
 Both attend to the same numbers: those of bf16, and those rounded to FP8 with one factor for each tensor. Errors are relative to float64 attention of
 the numbers before they are rounded, over some query rows. `rounded` is float64 attention of the FP8 numbers, so that fp8 above it is what a kernel adds.
@@ -25,6 +25,7 @@ MODIFIERS = {
     "causal": {"mask_mod": lambda b, h, i, j: i >= j},
     "soft_cap": {"score_mod": lambda score, b, h, i, j: 20 * torch.tanh(score / 20)},
     "window": {"mask_mod": lambda b, h, i, j: (i >= j) & (i - j < 1024)},
+    "distance": {"score_mod": lambda score, b, h, i, j: score - 0.01 * abs(i - j)},
 }
 
 
@@ -107,6 +108,7 @@ def main():
     parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 8192])
     parser.add_argument("--dims", type=int, nargs="+", default=[128, 64])
     parser.add_argument("--error-keys", type=int, default=131072, help="the length of the case with many keys, of one batch; 0 leaves it out")
+    parser.add_argument("--positive", type=int, nargs="*", default=[1024, 2048, 4096, 8192, 16384], help="the lengths of the cases with positive data")
     options = parser.parse_args()
     dtype = torch.float8_e4m3fn
     cases = [(name, max(1, BATCH_TOKENS // n), n, dim, dtype) for dim in options.dims for n in options.lengths for name in MODIFIERS]
@@ -114,6 +116,8 @@ def main():
     for case in cases:
         print(json.dumps(measured(options, *case)), flush=True)
     print(json.dumps(measured(options, "full", 2, options.lengths[-1], options.dims[0], dtype, "outliers")), flush=True)
+    for length in options.positive:
+        print(json.dumps(measured(options, "full", max(1, BATCH_TOKENS // length), length, options.dims[0], dtype, "positive")), flush=True)
     if options.error_keys:
         for data in ("", "positive"):
             print(json.dumps(measured(options, "causal", 1, options.error_keys, options.dims[0], dtype, data)), flush=True)

@@ -30,7 +30,7 @@ class Band {
   void add_row(std::int64_t b, std::int64_t h, std::int64_t i) {
     rows_.weigh(b, h, i);
     const bool empty = rows_.is_empty();
-    forward_.lse.push_back(empty ? 0 : rows_.lse_move());
+    forward_.lse.push_back(rows_.lse_move());
     forward_.max_logit.push_back(empty ? 0 : rows_.max_logit_move());
     for (std::size_t d = 0; d < rows_.o().size(); ++d) {
       const double move = empty ? 0 : rows_.o_moves()[d];

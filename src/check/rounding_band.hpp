@@ -22,7 +22,8 @@ namespace scoremod::checking {
 /// - below float32's normal numbers, as in rows whose sink outweighs all keys: 2^-125 more, times the root of the
 ///   number of scores, because such moves have one sign
 /// - LSE: epsilon + 4 u (1 + |LSE|), which the weights of the backward share. If they come from the row's maximum
-///   instead, |LSE| counts up to kMaxReadLse only
+///   instead, |LSE| counts up to kMaxReadLse only. With a sink alone it is 4 u (1 + |sink|): some backends have it in
+///   units of log 2 on the way
 /// - approximate functions with an error of f: it has the same sign for similar arguments. So epsilon has the sum of P
 ///   times their part of e(v), not the root of squares. The LSE has f (1 + max(1, LSE - the row's largest value)) for
 ///   its own exponentials and logarithm

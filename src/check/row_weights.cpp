@@ -56,6 +56,8 @@ void RowWeights::weigh(std::int64_t b, std::int64_t h, std::int64_t i) {
   moves_.lse = moves_.weight + own_functions + kWeight * (1 + std::min(std::abs(lse), largest_read_lse_));
   lse_move_ = moves_.weight + own_functions + kWeight * (1 + std::abs(lse));
   is_empty_ = std::none_of(keys_.begin(), keys_.end(), [](const Key& key) { return key.possible; });
+  // Exponentials and logarithms of a sink alone are those of 0 and 1, which every approximation meets.
+  if (is_empty_) lse_move_ = sink_weight_ > 0 && std::isfinite(lse) ? kWeight * (1 + std::abs(lse)) : 0;
   output_row(b, h);
 }
 

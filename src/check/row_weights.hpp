@@ -54,6 +54,7 @@ class RowWeights {
   std::vector<Key>& keys() { return keys_; }
   /// Without D's.
   const RowMoves& moves() const { return moves_; }
+  /// 0 for a row with neither a key nor a sink.
   double lse_move() const { return lse_move_; }
   double max_logit_move() const { return max_logit_move_; }
   /// The sink's weight, and how far it is from the LSE.

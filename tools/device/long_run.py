@@ -18,6 +18,7 @@ import ctypes
 import gc
 import io
 import json
+import os
 import random
 import secrets
 import statistics
@@ -39,6 +40,7 @@ from scoremod.torch import flex_attention  # noqa: E402
 DTYPES = [torch.float32, torch.float32, torch.float16, torch.bfloat16]
 HEADS = [(1, 1), (4, 2), (3, 1), (8, 8)]
 MOST_GROWTH = 0.02
+ENVIRONMENT = ["MALLOC_ARENA_MAX", "CUDA_MODULE_LOADING"]  # what the record says of it
 LEAST_SAMPLES = 8  # two in each quarter, however few the minutes are
 _libc = ctypes.CDLL(None)
 
@@ -170,7 +172,6 @@ def sample(device):
     anonymous = next(line for line in (own / "status").read_text().splitlines() if line.startswith("RssAnon:"))
     taken = {
         "memory": 1024 * int(anonymous.split()[1]),
-        "allocated_memory": allocated(),
         "files": len(list((own / "fd").iterdir())),
         "threads": len(list((own / "task").iterdir())),
         "mappings": len((own / "maps").read_text().splitlines()),
@@ -208,11 +209,11 @@ def keep_at_most(count):
 
 
 def run(options, device):
-    """(samples, how many calls of each kind there were)."""
+    """(samples, how many calls of each kind there were, what malloc had given out at each sample)."""
     choose = random.Random(options.seed)
     generator = torch.Generator(device).manual_seed(options.seed % 2**31)
     make = lambda *sizes: torch.randn(sizes, generator=generator, device=device)  # noqa: E731
-    canaries, counts, samples = Canaries(choose, make), collections.Counter(), []
+    canaries, counts, samples, given_out = Canaries(choose, make), collections.Counter(), [], []
     kinds, weights = zip(*KINDS.items(), strict=True)
     end, next_sample = time.monotonic() + 60 * options.minutes, time.monotonic() + options.seconds_between
     while time.monotonic() < end or len(samples) < LEAST_SAMPLES:
@@ -222,8 +223,9 @@ def run(options, device):
         if time.monotonic() >= next_sample:
             canaries.hold()
             samples.append(sample(device))
+            given_out.append(allocated())
             next_sample = time.monotonic() + options.seconds_between
-    return samples, counts
+    return samples, counts, given_out
 
 
 def main(arguments=None):
@@ -241,14 +243,14 @@ def main(arguments=None):
     print(f"seed {options.seed}, on {options.device}", flush=True)
     if options.kept is not None:
         keep_at_most(options.kept)
-    samples, counts = run(options, device)
+    samples, counts, given_out = run(options, device)
     found = growth(samples)
     too_much = grown(found)
     key = {"machine": options.machine, "device": options.device}
     row = {**key, "commit": options.commit, "seed": options.seed, "minutes": options.minutes, "samples": len(samples), "calls": dict(counts)}
     row |= {} if options.kept is None else {"kept": options.kept}
     row |= {"second_and_last_quarter": found, "memory_of_samples": [each["memory"] for each in samples]}
-    row |= {"allocated_of_samples": [each["allocated_memory"] for each in samples], "grew": too_much}
+    row |= {"allocated_of_samples": given_out, "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}, "grew": too_much}
     rows = json.loads(options.record.read_text(encoding="utf-8")) if options.record.exists() else []
     rows = [each for each in rows if any(each[name] != value for name, value in key.items())] + [row]
     options.record.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n", encoding="utf-8")

@@ -140,5 +140,24 @@ TEST(RoundingBand, HoldsTheSinksGradientOfRowsWithoutAKey) {
   EXPECT_LE(band, 0x1p-14);  // some units of 16 products of numbers near 1
 }
 
+/// cuDNN's LSE of such a row was one unit in the last place off, where a plain evaluation had the sink itself.
+TEST(RoundingBand, HoldsTheLseOfRowsThatHaveTheirSinkAlone) {
+  for (const Sink sink : {Sink::kNone, Sink::kLearned}) {
+    AttentionProblem problem = one_row("score\nkeep = kv_idx < 0").problem;
+    problem.sink = sink;
+    const compiler::CompiledProblem compiled = compiler::compile(problem);
+    CheckMemory memory(compiled.problem, random_inputs(compiled.problem), 0);
+    const reference::InputTensors inputs = memory.reference_inputs();
+    const double lse = reference::forward<double>(compiled, inputs, kCall).lse.front();
+    const double band = rounding_band(compiled, inputs, kCall).forward.lse.front();
+    if (sink == Sink::kNone) {
+      EXPECT_EQ(band, 0);
+      continue;
+    }
+    EXPECT_GE(3 * band, std::abs(lse * 0x1p-23));
+    EXPECT_LE(band, 0x1p-21 * (1 + std::abs(lse)));
+  }
+}
+
 }  // namespace
 }  // namespace scoremod::checking

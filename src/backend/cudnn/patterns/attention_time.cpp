@@ -28,6 +28,8 @@ constexpr std::int64_t kWide = 128;
 constexpr double kDeterministic = 1.22;
 /// The products of FP8 tiles beside those of 16 bits: the tensor cores do twice as much in a clock.
 constexpr double kFloat8Products = 0.5;
+/// The steps of a modifier there beside those of 16 bits: a soft cap at length 8192, on an H200.
+constexpr double kFloat8Steps = 5.2;
 /// Head dims count in such steps.
 constexpr std::int64_t kDimStep = 64;
 /// The part of a tile's time without a modifier that does not grow with the head dims: the exponentials. From that
@@ -173,6 +175,7 @@ Prediction attention_time(const AttentionProblem& problem, const PlanTask& task,
     const bool few_heads = 2.0 * static_cast<double>(p.batch * p.heads_kv) <= rates.multiprocessors;
     return {kForwardLaunch + (few_heads ? kFewHeads : 0) + memory, source_text(p, task.direction, cost, rates, timed)};
   }
+  if (is_float8(p.dtype)) cost.milliseconds *= kFloat8Steps;
   if (task.operand_gradient) cost.milliseconds += kWrittenGradient;
   const auto heads = static_cast<double>(p.batch * p.heads_q);
   const auto rows = static_cast<double>(tiles_of(p.seq_q));

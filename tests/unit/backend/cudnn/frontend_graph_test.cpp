@@ -108,7 +108,9 @@ TEST(FrontendOptions, OfVarlenAndPagedKeysAreRefusedBesideAModifier) {
 TEST(FrontendOptions, OfFloat8TensorsHaveNumbersOfTheirOwn) {
   fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL);
   if (fe::cudnn_dlhandle == nullptr) GTEST_SKIP() << dlerror();
-  AttentionGraph spec = graph_with({Mode::kNeg, ElementType::kFloat, ElementType::kFloat, {{Ref::Kind::kScore, 0, 0, 0}, {}, {}}, 0, {}});
+  const Ref score{Ref::Kind::kScore, 0, 0, 0};
+  AttentionGraph spec =
+      graph_with(ModifierNode{Mode::kNeg, ElementType::kFloat, ElementType::kFloat, {score, {}, {}}, 0, {}});
   const auto validated = [&] {
     Graph graph;
     graph.set_sm_version(90);
