@@ -112,8 +112,8 @@ struct Candidate {
   /// The key of verifications on the device: two candidates of equal keys are both right or both wrong. Empty for the
   /// host's backends, which need none because verification relies on them.
   CandidateKey structural_key;
-  /// The engine, by Artifact::library_engine(), of which the library ships the knowledge that candidates of this key are
-  /// right on this device; nothing without such knowledge.
+  /// The engine, by Artifact::library_engine(), of which the library ships the knowledge that candidates of this key
+  /// are right on this device; nothing without such knowledge.
   std::optional<std::string> known_right;
   /// Whose artifacts are interchangeable; empty where there is nothing to keep.
   CandidateKey plan_key;

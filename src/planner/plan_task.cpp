@@ -131,11 +131,12 @@ class TaskPlanner {
   }
 
   void build_trial_elsewhere(Considered& considered) {
-    if (considered.candidate.structural_key.empty()) return;
+    const Candidate& candidate = considered.candidate;
+    if (candidate.structural_key.empty() || candidate.plan_key.empty()) return;
     const auto start = std::chrono::steady_clock::now();
     std::optional<BuiltTrial> trial = built_trial(considered, build_artifact);
     // Without an artifact, the device will say why.
-    if (!trial || !trial->built.artifact || trial->candidate.plan_key == considered.candidate.plan_key) return;
+    if (!trial || !trial->built.artifact || trial->candidate.plan_key == candidate.plan_key) return;
     considered.trial_build_milliseconds = milliseconds_since(start);
     considered.trial_artifact = std::move(trial->built.artifact);
     considered.trial = std::move(trial->candidate);
@@ -153,6 +154,8 @@ class TaskPlanner {
     const auto by = [&](const backend::Task& task) -> std::optional<BuiltTrial> {
       std::optional<Candidate> same = trial_candidate(considered, task, *request_.target, trial_);
       if (!same) return std::nullopt;
+      const bool is_the_plan = !same->plan_key.empty() && same->plan_key == considered.candidate.plan_key;
+      if (is_the_plan) return BuiltTrial{std::move(*same), {considered.artifact, ""}};
       backend::BuildResult built = build(*considered.engine, *same, *request_.target);
       return BuiltTrial{std::move(*same), std::move(built)};
     };
@@ -243,7 +246,8 @@ class TaskPlanner {
     const std::optional<BuiltTrial> trial = built_trial(considered, obtain_artifact);
     if (!trial) throw NoTrial{"the small problem to be verified has no candidate of the same structure"};
     const std::shared_ptr<const backend::Artifact>& artifact = trial->built.artifact;
-    if (!artifact) throw NoTrial{concat("the backend refused the small problem to be verified: ", trial->built.refusal)};
+    if (!artifact)
+      throw NoTrial{concat("the backend refused the small problem to be verified: ", trial->built.refusal)};
     const backend::Recipe& recipe = *trial->candidate.recipe;
     verification::Verdict verdict = verdict_on(*considered.engine, recipe.plan(artifact, request_.options));
     if (verdict.right) {
@@ -316,10 +320,12 @@ std::vector<UnsupportedReason> TaskAnswer::all_reasons() const {
 
 verification::Subject subject_of(const Considered& considered, const backend::Target& target) {
   const Candidate& candidate = considered.candidate;
-  verification::Subject subject{
-      candidate.structural_key,     considered.artifact ? considered.artifact->library_engine() : std::string(),
-      considered.engine->engine_text(), target.device.label(),
-      concat("trial of ", candidate.label), {}};
+  verification::Subject subject{candidate.structural_key,
+                                considered.artifact ? considered.artifact->library_engine() : std::string(),
+                                considered.engine->engine_text(),
+                                target.device.label(),
+                                concat("trial of ", candidate.label),
+                                {}};
   const auto& known = candidate.known_right;
   const bool is_known = known && (subject.library_engine.empty() || subject.library_engine == *known);
   subject.shipped_right = [is_known] { return is_known; };

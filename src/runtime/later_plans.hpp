@@ -22,7 +22,7 @@ struct RunningPlans {
   const backend::MemorySpace* memory = nullptr;
   int device = 0;  ///< its ordinal
   backend::TargetContext context;
-  /// What other sizes of the structure may be planned by while these plans are there: see FastestPlans.
+  /// Other sizes of the structure may be planned by them while these plans are there: see FastestPlans.
   std::array<std::shared_ptr<const planner::Considered>, 2> candidates;
 };
 RunningPlans running_plans(const planner::PlannedProblem& planned);

@@ -43,12 +43,13 @@ struct Fastest {
 
 /// The fastest of each size class of a structure. A new size then looks at no other candidate or asks no other backend,
 /// which takes several times as long as all else. Candidates belong to the plans that they made
-/// (RunningPlans::candidates): a process knows many structures, and keeps the kernels of those alone that have plans. Any
-/// thread may ask.
+/// (RunningPlans::candidates): a process knows many structures, and keeps the kernels of those alone that have plans.
+/// Any thread may ask.
 class FastestPlans {
  public:
-  /// Without a backend where none is known, and without candidates where their plans are gone. One that only serves is not known once a plan of some size was there when
-  /// it was asked for: plans of other sizes may have been built ahead, too.
+  /// Without a backend where none is known, and without candidates where their plans are gone. One that only serves is
+  /// not known once a plan of some size was there when it was asked for: plans of other sizes may have been built
+  /// ahead, too.
   Fastest find(const SizeClass& size_class) const;
   void remember(const SizeClass& size_class, const Fastest& fastest);
 

@@ -50,8 +50,8 @@ struct Subject {
   std::function<bool()> shipped_right;
 };
 
-/// Whether verify() would call `run`: nothing is known of the subject, and the mode asks for a trial. Before a library's
-/// engine is known, a verdict of any one counts.
+/// Whether verify() would call `run`: nothing is known of the subject, and the mode asks for a trial. Before a
+/// library's engine is known, a verdict of any one counts.
 bool needs_trial(const Subject& subject);
 
 /// Whether plans of a subject may be used: from this process's memory, from what ships, from the store, or from `run`.

@@ -14,7 +14,7 @@ namespace {
 /// Parts of the workspace, as allocations of their own would lie.
 constexpr std::size_t kPartAlignment = cuda::kWorkspaceAlignment;
 
-/// Of FP8 forwards, by value.
+/// Numbers of FP8 forwards, by value.
 constexpr std::array kConstants{kWeightScale, 1 / kWeightScale};
 
 std::vector<cuda::NodeTensor> node_tensors(const std::vector<ComputedOperand>& computed) {

@@ -54,7 +54,7 @@ class DirectionPlan {
                         std::span<std::byte> workspace) const;
   Source source_of(std::int64_t uid, const Program& program);
   Source sink_source(const AttentionProblem& problem);
-  /// Of a number beside FP8 tensors.
+  /// A number beside FP8 tensors.
   Source float8_source(std::int64_t uid, const Program& program);
   std::size_t place_in_workspace(std::size_t bytes);
 

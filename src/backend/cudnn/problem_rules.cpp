@@ -59,12 +59,13 @@ void object_to_float8(const AttentionProblem& problem, Direction direction, Reas
                                                        ": cuDNN's backward is built for f16 and bf16")));
   }
   if (problem.amax_o) {
-    reasons.push_back(unsupported(
-        Rule::kDtype, "the largest magnitude of o is an output (amax_o): cuDNN does not write it as scoremod means it"));
+    reasons.push_back(
+        unsupported(Rule::kDtype,
+                    "the largest magnitude of o is an output (amax_o): cuDNN does not write it as scoremod means it"));
   }
   if (problem.sink != Sink::kNone) {
     reasons.push_back(
-        unsupported(Rule::kSink, "the softmax of FP8 tensors has a sink: no trial has shown cuDNN's to be right"));
+        unsupported(Rule::kDtype, "the softmax of FP8 tensors has a sink: cuDNN's was never seen to be right"));
   }
   object_to_block_scales(problem, reasons);
 }

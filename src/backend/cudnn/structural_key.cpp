@@ -95,15 +95,14 @@ StructuralKey structural_key(const LoweredModifier& modifier, const AttentionPro
 
 std::string canonical_text(const StructuralKey& key) {
   // Names every member: one that is added does not compile until it is written too.
-  const auto& [architecture, cudnn_version, direction, dtype, sink, lays_out_gradients, deterministic,
-               bias_gradient, dim_qk, dim_v, one_batch, one_kv_head, one_query_head, one_row, rows_to_keys, computed,
-               modifier, revision, plan_revision] = key;
+  const auto& [architecture, cudnn_version, direction, dtype, sink, lays_out_gradients, deterministic, bias_gradient,
+               dim_qk, dim_v, one_batch, one_kv_head, one_query_head, one_row, rows_to_keys, computed, modifier,
+               revision, plan_revision] = key;
   std::string computed_text;
   for (const StructuralKey::Computed& operand : computed) computed_text += text_of(operand);
   return concat(
       "revision ", revision, ", ", plan_revision, "; ", architecture, "; cudnn ", cudnn_version, "; ",
-      direction == Direction::kForward ? "forward" : "backward", " ", to_string(dtype),
-      sink ? " with a sink" : "",
+      direction == Direction::kForward ? "forward" : "backward", " ", to_string(dtype), sink ? " with a sink" : "",
       lays_out_gradients ? " with gradients' layouts" : "", deterministic ? " deterministic" : "",
       bias_gradient ? text_of(*bias_gradient) : "", "; dims ", dim_qk, " ", dim_v, "; batch ", count(one_batch),
       " heads ", count(one_kv_head), " group ", count(one_query_head), "; rows ", count(one_row), " ",

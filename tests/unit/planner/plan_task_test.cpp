@@ -112,7 +112,8 @@ class FakeRecipe final : public backend::Recipe {
  private:
   backend::ExecutablePlan plan_of(const CompiledProblem& problem) const {
     backend::ExecutablePlan plan;
-    plan.forward = std::make_shared<SpoiledForward>(problem, behaviour_.right && (engine_.empty() || engine_ != behaviour_.wrong_engine));
+    plan.forward = std::make_shared<SpoiledForward>(
+        problem, behaviour_.right && (engine_.empty() || engine_ != behaviour_.wrong_engine));
     return plan;
   }
 
@@ -250,8 +251,8 @@ TEST(PlanTask, TrustsNoEngineForAnothersTrial) {
 }
 
 TEST(PlanTask, LeavesAnEngineForLaterThatWasNotTried) {
-  const FakeEngine library(
-      "kept library", {.milliseconds = 1, .kept_by_key = true, .key_has_sizes = true, .wrong_engine = "neither"});
+  const FakeEngine library("kept library",
+                           {.milliseconds = 1, .kept_by_key = true, .key_has_sizes = true, .wrong_engine = "neither"});
   const CompiledProblem small = problem_of("value = score * 2.625", 300), large = problem_of("value = score * 2.625");
   const auto ready = [](Request& request) { request.ready_only = true; };
   EXPECT_EQ(answer_of(small, {&library}, Level::kVerified).chosen, library.name());

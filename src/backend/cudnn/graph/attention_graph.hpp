@@ -61,8 +61,8 @@ struct PlanTask {
   std::string engine;                             ///< AttentionGraph::engine
 };
 
-/// Of an FP8 forward: what weights are multiplied by before cuDNN rounds them to FP8. Each is at most 1, the largest of
-/// its row, and e4m3 has numbers to 448: smaller ones stay normal numbers down to 2^-14.
+/// The factor of an FP8 forward's weights before cuDNN rounds them to FP8. The largest of a row is 1, and e4m3 has
+/// numbers to 448: smaller weights stay normal numbers down to 2^-14.
 inline constexpr float kWeightScale = 256;
 
 /// The graph of a task.
@@ -82,7 +82,7 @@ enum Uid : std::int64_t {
   kUidDBias = 10,  ///< the last that is a tensor of the call's
   kUidScale = 11,
   kUidSink = 12,
-  // Of FP8 tensors.
+  // Numbers beside FP8 tensors.
   kUidDescaleQ = 13,
   kUidDescaleK = 14,
   kUidDescaleV = 15,

@@ -34,10 +34,7 @@ class FrontendPlan final : public EnginePlan {
  public:
   /// `identity` describes the device that it was built for; `bytes` are those that it was loaded from, if it was.
   FrontendPlan(std::shared_ptr<Graph> graph, std::string engine, std::string identity, std::vector<std::byte> bytes)
-      : graph_(std::move(graph)),
-        engine_(std::move(engine)),
-        identity_(std::move(identity)),
-        bytes_(std::move(bytes)) {
+      : graph_(std::move(graph)), engine_(std::move(engine)), identity_(std::move(identity)), bytes_(std::move(bytes)) {
     // Reading the template makes it where loading did not.
     const auto& slots = graph_->varpack_template;
     if (!slots.prepared) check(graph_->prepare_variant_pack_template(), "prepare_variant_pack_template");
@@ -133,8 +130,9 @@ BuildOutcome build(const AttentionGraph& spec, cudnnHandle_t handle, const Devic
   }
   EngineBuild engine(*graph, spec.engine);
   if (auto none = engine.run()) return *none;
-  return {BuildStatus::kBuilt, "",
-          std::make_shared<FrontendPlan>(std::move(graph), engine.built(), device.identity(), std::vector<std::byte>{})};
+  return {
+      BuildStatus::kBuilt, "",
+      std::make_shared<FrontendPlan>(std::move(graph), engine.built(), device.identity(), std::vector<std::byte>{})};
 }
 
 BuildOutcome build_in_turn(const AttentionGraph& spec, cudnnHandle_t handle, const DeviceProperties& device) {
@@ -159,7 +157,7 @@ DeviceProperties read_properties(cudnnHandle_t handle) {
   fail_environment("this stored cuDNN plan can't be used: ", why, "; delete it and build it anew");
 }
 
-/// What a stored plan is, once all that names its versions and device is as it must be here.
+/// A stored plan, once all that names its versions and device is as it must be here.
 struct StoredPlan {
   std::vector<std::uint8_t> graph;  ///< the frontend's bytes
   std::string engine;

@@ -66,9 +66,9 @@ BuildOutcome outcome_of_build(const std::function<BuildOutcome()>& build);
 std::string frontend_objection(const AttentionGraph& graph, int compute_capability);
 
 /// Builds a plan with cudnn-frontend for a handle's device: of the engines that cuDNN's heuristics name, best first,
-/// the first that builds, or AttentionGraph::engine where it names one. library() must have found cuDNN. Builds, loads and destructions of plans take turns within
-/// the process. May crash the process on graphs that cuDNN mishandles: callers pass only patterns and sizes that were
-/// verified, or build in a child.
+/// the first that builds, or AttentionGraph::engine where it names one. library() must have found cuDNN. Builds, loads
+/// and destructions of plans take turns within the process. May crash the process on graphs that cuDNN mishandles:
+/// callers pass only patterns and sizes that were verified, or build in a child.
 BuildOutcome build_plan(const AttentionGraph& graph, void* cudnn_handle);
 
 /// Builds for a device that need not be there: no handle, no driver (see load_stub_driver()). The plan can be

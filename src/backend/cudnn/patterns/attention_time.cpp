@@ -182,8 +182,8 @@ Prediction attention_time(const AttentionProblem& problem, const PlanTask& task,
   const double dims = relative_dims(p), products = is_float8(p.dtype) ? kFloat8Products : 1;
   const double run = run_tiles(p.seq_q, p.seq_kv, skipped_by(modifier.graph, task.direction));
   const double factor = tile_factor(p, task.direction, run < rows * static_cast<double>(tiles_of(p.seq_kv)));
-  const double tile =
-      costs.tile * (kDimlessShare + (1 - kDimlessShare) * dims * products) * factor + cost.milliseconds / kMeasuredTiles;
+  const double tile = costs.tile * (kDimlessShare + (1 - kDimlessShare) * dims * products) * factor +
+                      cost.milliseconds / kMeasuredTiles;
   double compute = heads / kMeasuredHeads * (rows * costs.row * dims + run * tile);
   compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);
   // One CTA takes a tile of rows in forward and of keys in backward; with fewer CTAs than multiprocessors some are

@@ -2,7 +2,6 @@
 // the score modifier, which is a function: plans that were kept under it would run for other modifiers. And it has no
 // varlen sequences and no paged KV cache beside a modifier.
 
-#include "backend/cudnn/graph/frontend_engine.hpp"
 #include "backend/cudnn/graph/frontend_graph.hpp"
 
 #include <functional>
@@ -10,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/cudnn/graph/frontend_engine.hpp"
 #include "backend/cudnn/graph/plan_key.hpp"
 
 namespace scoremod::backend::cudnn {

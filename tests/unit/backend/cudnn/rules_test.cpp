@@ -81,7 +81,7 @@ std::set<std::string> ids_of(const AttentionProblem& problem, int capability) {
   return ids;
 }
 
-/// What cuDNN objects to on sm_90, in these directions.
+/// The backend's objections on sm_90, in these directions.
 std::string objections(const std::function<void(AttentionProblem&)>& change,
                        std::initializer_list<Direction> directions = {Direction::kForward, Direction::kBackward}) {
   AttentionProblem problem = good_problem();
@@ -91,8 +91,8 @@ std::string objections(const std::function<void(AttentionProblem&)>& change,
   target.present = false;
   std::string found;
   for (const Direction direction : directions) {
-    for (const UnsupportedReason& reason :
-         cudnn_backend().objections(compiler::compile(problem), {.direction = direction, .operand_gradients = {}}, &target))
+    for (const UnsupportedReason& reason : cudnn_backend().objections(
+             compiler::compile(problem), {.direction = direction, .operand_gradients = {}}, &target))
       found += reason.text + "\n";
   }
   return found;
@@ -114,11 +114,12 @@ TEST(Rules, TakeFloat8ForwardsWithAnOutputInFloat8) {
   EXPECT_NE(forward([](auto& p) { p.amax_o = true; }).find("amax_o"), std::string::npos);
   EXPECT_NE(forward([](auto& p) { p.sink = Sink::kOffByOne; }).find("sink"), std::string::npos);
   const auto odd = [](auto& p) { p.dim_qk = 72; };
-  EXPECT_NE(forward(odd).find("multiple of 16"), std::string::npos) << forward(odd);
-  const auto blocks = [](auto& p) { p.operands.push_back({"descale_k", DType::kF32, {2, 4, 256, 2}, {}}); };
+  EXPECT_NE(forward(odd).find("takes multiples of 16 elements"), std::string::npos) << forward(odd);
+  const auto blocks = [](auto& p) { p.operands.push_back({"descale_k", DType::kF32, {2, 4, 256, 2}, {}, false}); };
   EXPECT_NE(forward(blocks).find("'descale_k' with scales of its blocks"), std::string::npos) << forward(blocks);
-  EXPECT_NE(objections([](auto& p) { p.dtype = DType::kE4M3; }, {Direction::kBackward}).find("cuDNN's backward is built"),
-            std::string::npos);
+  EXPECT_NE(
+      objections([](auto& p) { p.dtype = DType::kE4M3; }, {Direction::kBackward}).find("cuDNN's backward is built"),
+      std::string::npos);
 }
 
 TEST(Rules, TakeSinksAndGradientLayouts) {

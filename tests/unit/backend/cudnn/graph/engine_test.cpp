@@ -41,8 +41,7 @@ DeviceProperties b200() {
 AttentionGraph forward_of(std::int64_t length, std::string engine = {}) {
   constexpr std::int64_t kHeads = 4, kDim = 128;
   AttentionGraph graph;
-  graph.q = graph.k = graph.v = graph.o = {{2, kHeads, length, kDim},
-                                           {length * kHeads * kDim, kDim, kHeads * kDim, 1}};
+  graph.q = graph.k = graph.v = graph.o = {{2, kHeads, length, kDim}, {length * kHeads * kDim, kDim, kHeads * kDim, 1}};
   graph.modifier.value.kind = Ref::Kind::kScore;
   graph.engine = std::move(engine);
   return graph;
@@ -52,7 +51,9 @@ AttentionGraph forward_of(std::int64_t length, std::string engine = {}) {
 /// stays for all of it.
 [[noreturn]] void build_by_engines() {
   cuda::load_stub_driver();
-  const auto engine_of = [](const BuildOutcome& outcome) { return outcome.plan ? outcome.plan->engine() : outcome.text; };
+  const auto engine_of = [](const BuildOutcome& outcome) {
+    return outcome.plan ? outcome.plan->engine() : outcome.text;
+  };
   const std::string small = engine_of(build_plan(forward_of(256), b200()));
   const std::string large = engine_of(build_plan(forward_of(4096), b200()));
   const std::string wanted = engine_of(build_plan(forward_of(256, large), b200()));
