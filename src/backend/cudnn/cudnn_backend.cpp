@@ -38,11 +38,6 @@ class CudnnBackend final : public Backend {
   /// cuDNN computes functions by the GPU's approximations. The largest error seen on an H200 with 9.19 was 2^-17.4 (a
   /// tanh, by the LSE of rows with two keys).
   double function_error() const override { return 0x1p-17; }
-  /// FP8 products are as Hopper's own kernels': see kernels/float8/family.cpp. Weights are multiples of 2^-9 before
-  /// kWeightScale is taken out.
-  ForwardRounding forward_rounding(const CompiledProblem& problem) const override {
-    return is_float8(problem.problem.dtype) ? ForwardRounding{0x1p-12, 0x1p-4, 0x1p-18} : ForwardRounding{};
-  }
   bool runs_only_shown() const override { return true; }
   std::string engine_text() const override {
     return concat("cudnn ", cudnn::version_text(cudnn::library().cudnn_version));

@@ -14,9 +14,6 @@ namespace {
 /// Parts of the workspace, as allocations of their own would lie.
 constexpr std::size_t kPartAlignment = cuda::kWorkspaceAlignment;
 
-/// Numbers of FP8 forwards, by value.
-constexpr std::array kConstants{kWeightScale, 1 / kWeightScale};
-
 std::vector<cuda::NodeTensor> node_tensors(const std::vector<ComputedOperand>& computed) {
   std::vector<cuda::NodeTensor> tensors;
   tensors.reserve(computed.size());
@@ -46,7 +43,7 @@ DirectionPlan::DirectionPlan(const compiler::CompiledProblem& problem, Direction
   if (engine_->uids().size() > kMaxPointers) {
     fail_bug("a plan takes ", engine_->uids().size(), " pointers, more than ", kMaxPointers);
   }
-  for (const std::int64_t uid : engine_->uids()) sources_.push_back(source_of(uid, problem.problem.program));
+  for (const std::int64_t uid : engine_->uids()) sources_.push_back(source_of(uid));
 }
 
 std::size_t DirectionPlan::place_in_workspace(std::size_t bytes) {
@@ -61,28 +58,10 @@ DirectionPlan::Source DirectionPlan::sink_source(const AttentionProblem& problem
   return {Source::Kind::kWorkspace, place_in_workspace(cleared_bytes_)};
 }
 
-DirectionPlan::Source DirectionPlan::float8_source(std::int64_t uid, const Program& program) {
-  const auto operand = [&](const char* name) -> Source {
-    const auto number = problem::operand_number(program, name);
-    if (!number) fail_bug("FP8 tensors without the operand ", name);
-    return {Source::Kind::kOperand, *number};
-  };
-  switch (uid) {
-    case kUidDescaleQ: return operand(problem::kDescaleOfQueries);
-    case kUidDescaleK: return operand(problem::kDescaleOfKeys);
-    case kUidDescaleV: return operand(problem::kDescaleOfValues);
-    case kUidScaleO: return operand(problem::kScaleOfOutput);
-    case kUidScaleWeights: return {Source::Kind::kConstant, 0};
-    case kUidDescaleWeights: return {Source::Kind::kConstant, 1};
-    default: return {Source::Kind::kWorkspace, place_in_workspace(sizeof(float))};  // a magnitude that nobody asked for
-  }
-}
-
-DirectionPlan::Source DirectionPlan::source_of(std::int64_t uid, const Program& program) {
+DirectionPlan::Source DirectionPlan::source_of(std::int64_t uid) const {
   if (uid <= kUidDBias) return {Source::Kind::kAttention, static_cast<std::size_t>(uid)};
   if (uid == kUidScale) return {Source::Kind::kScale, 0};
   if (uid == kUidSink) return sink_;
-  if (uid < kUidModifierTensor) return float8_source(uid, program);
   const TensorBinding& binding = modifier_.bindings.at(static_cast<std::size_t>(uid - kUidModifierTensor));
   switch (binding.kind) {
     case TensorBinding::Kind::kOperand: return {Source::Kind::kOperand, binding.operand};
@@ -127,8 +106,6 @@ void DirectionPlan::execute(const CallPointers& call, const CallParameters& para
       case Source::Kind::kWorkspace: pointers[i] = workspace.data() + source.place; break;
       case Source::Kind::kOffset: pointers[i] = &offsets[source.place]; break;
       case Source::Kind::kScale: pointers[i] = &scale; break;
-      // The frontend takes pointers that it doesn't change as void*.
-      case Source::Kind::kConstant: pointers[i] = const_cast<float*>(&kConstants[source.place]); break;
     }
     const bool absent = source.kind == Source::Kind::kAttention && pointers[i] == nullptr;
     if (absent && source.place == kUidStats) pointers[i] = workspace.data() + stats_place_;

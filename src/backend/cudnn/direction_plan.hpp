@@ -43,19 +43,17 @@ class DirectionPlan {
   void clear(const CallParameters& parameters, std::span<std::byte> workspace) const;
   /// The source of one of the backend's pointers.
   struct Source {
-    enum class Kind : std::uint8_t { kAttention, kOperand, kWorkspace, kOffset, kScale, kConstant };
+    enum class Kind : std::uint8_t { kAttention, kOperand, kWorkspace, kOffset, kScale };
     Kind kind = Kind::kAttention;
-    std::size_t place = 0;  ///< the Uid, the operand's number, the offset into the workspace, the axis, or kConstants'
+    std::size_t place = 0;  ///< the Uid, the operand's number, the offset into the workspace, or the axis
   };
 
   static constexpr std::size_t kMaxPointers = 64;
 
   void compute_operands(const CallPointers& call, const CallParameters& parameters,
                         std::span<std::byte> workspace) const;
-  Source source_of(std::int64_t uid, const Program& program);
+  Source source_of(std::int64_t uid) const;
   Source sink_source(const AttentionProblem& problem);
-  /// A number beside FP8 tensors.
-  Source float8_source(std::int64_t uid, const Program& program);
   std::size_t place_in_workspace(std::size_t bytes);
 
   std::uint64_t context_ = 0;  ///< that the plan and its kernels were loaded in

@@ -52,24 +52,6 @@ void object_to_strides(const char* name, TensorRole role, const AttentionProblem
   object("sequence", shape.sequence, strides.sequence);
 }
 
-/// cuDNN's FP8 forward writes o in the dtype of q, and its backward gradients in FP8.
-void object_to_float8(const AttentionProblem& problem, Direction direction, Reasons& reasons) {
-  if (direction == Direction::kBackward) {
-    reasons.push_back(unsupported(Rule::kDtype, concat("q, k and v are ", to_string(problem.dtype),
-                                                       ": cuDNN's backward is built for f16 and bf16")));
-  }
-  if (problem.amax_o) {
-    reasons.push_back(
-        unsupported(Rule::kDtype,
-                    "the largest magnitude of o is an output (amax_o): cuDNN does not write it as scoremod means it"));
-  }
-  if (problem.sink != Sink::kNone) {
-    reasons.push_back(
-        unsupported(Rule::kDtype, "the softmax of FP8 tensors has a sink: cuDNN's was never seen to be right"));
-  }
-  object_to_block_scales(problem, reasons);
-}
-
 }  // namespace
 
 std::vector<UnsupportedReason> problem_objections(const AttentionProblem& problem, Direction direction,
@@ -99,7 +81,11 @@ std::vector<UnsupportedReason> problem_objections(const AttentionProblem& proble
         Rule::kMaxLogit,
         "the largest scores are an output (max_logit): cuDNN's graphs with score functions do not write them"));
   }
-  if (is_float8(dtype)) object_to_float8(problem, direction, reasons);
+  if (is_float8(dtype)) {
+    // It builds forwards, too, whose sums lose small terms: docs/internals/cudnn_plans.md.
+    reasons.push_back(unsupported(Rule::kDtype, concat("q, k and v are ", to_string(dtype),
+                                                       ": cuDNN's fused attention is right for f16 and bf16")));
+  }
   if (dtype_kv) {
     reasons.push_back(
         unsupported(Rule::kDtype, concat("k and v are ", to_string(*dtype_kv), ", q is ", to_string(dtype),

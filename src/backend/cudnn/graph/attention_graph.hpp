@@ -61,10 +61,6 @@ struct PlanTask {
   std::string engine;                             ///< AttentionGraph::engine
 };
 
-/// The factor of an FP8 forward's weights before cuDNN rounds them to FP8. The largest of a row is 1, and e4m3 has
-/// numbers to 448: smaller weights stay normal numbers down to 2^-14.
-inline constexpr float kWeightScale = 256;
-
 /// The graph of a task.
 AttentionGraph attention_graph(const AttentionProblem& problem, const PlanTask& task, ModifierGraph modifier);
 
@@ -82,15 +78,6 @@ enum Uid : std::int64_t {
   kUidDBias = 10,  ///< the last that is a tensor of the call's
   kUidScale = 11,
   kUidSink = 12,
-  // Numbers beside FP8 tensors.
-  kUidDescaleQ = 13,
-  kUidDescaleK = 14,
-  kUidDescaleV = 15,
-  kUidScaleO = 16,
-  kUidScaleWeights = 17,
-  kUidDescaleWeights = 18,
-  kUidAmaxWeights = 19,
-  kUidAmaxO = 20,
   kUidModifierTensor = 1000,  ///< plus the tensor's number
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// Which of cuDNN's engines a frontend graph is built with. Included by engine.cpp and one test, as frontend_graph.hpp is.
+// Which of cuDNN's engines a frontend graph is built with. Included by engine.cpp and one test, as frontend_graph.hpp
+// is.
 
 #include <algorithm>
 #include <charconv>

@@ -194,17 +194,14 @@ inline void mark_output(const Tensor& tensor, const AttentionTensor& like, Uid u
   tensor->set_output(true).set_uid(uid).set_dim(vector_of(like.dims)).set_stride(vector_of(like.strides));
 }
 
-/// A float32 number of the call's, in device memory or by value.
-inline Tensor number_tensor(Graph& graph, Uid uid, bool by_value) {
+inline Tensor scale_tensor(Graph& graph) {
   return graph.tensor(fe::graph::Tensor_attributes()
-                          .set_uid(uid)
+                          .set_uid(kUidScale)
                           .set_dim({1, 1, 1, 1})
                           .set_stride({1, 1, 1, 1})
-                          .set_is_pass_by_value(by_value)
+                          .set_is_pass_by_value(true)
                           .set_data_type(fe::DataType_t::FLOAT));
 }
-
-inline Tensor scale_tensor(Graph& graph) { return number_tensor(graph, kUidScale, true); }
 
 inline Tensor sink_tensor(Graph& graph, std::int64_t heads) {
   return graph.tensor(fe::graph::Tensor_attributes()
@@ -220,36 +217,13 @@ inline AttentionTensor stats_tensor(const AttentionGraph& graph) {
   return {{graph.q.dims[0], heads, rows, 1}, {heads * rows, rows, 1, 1}};
 }
 
-/// o and the LSE of FP8 tensors. The frontend also wants places for the largest magnitudes of o and of the weights.
-inline std::pair<Tensor, Tensor> add_float8(const AttentionGraph& spec, Graph& graph,
-                                            const fe::graph::SDPA_attributes& attributes) {
-  const auto number = [&](Uid uid) { return number_tensor(graph, uid, false); };
-  const auto constant = [&](Uid uid) { return number_tensor(graph, uid, true); };
-  auto [o, stats, amax_weights, amax_o] = graph.sdpa_fp8(
-      attention_tensor(graph, spec.q, kUidQ), attention_tensor(graph, spec.k, kUidK),
-      attention_tensor(graph, spec.v, kUidV), number(kUidDescaleQ), number(kUidDescaleK), number(kUidDescaleV),
-      constant(kUidDescaleWeights), constant(kUidScaleWeights), number(kUidScaleO), attributes);
-  const AttentionTensor one{{1, 1, 1, 1}, {1, 1, 1, 1}};
-  mark_output(amax_weights, one, kUidAmaxWeights);
-  mark_output(amax_o, one, kUidAmaxO);
-  for (const Tensor& amax : {amax_weights, amax_o}) amax->set_data_type(fe::DataType_t::FLOAT);
-  return {o, stats};
-}
-
-inline std::pair<Tensor, Tensor> add_attention(const AttentionGraph& spec, Graph& graph,
-                                               const fe::graph::SDPA_attributes& attributes) {
-  if (is_float8(spec.dtype)) return add_float8(spec, graph, attributes);
-  auto [o, stats] = graph.sdpa(attention_tensor(graph, spec.q, kUidQ), attention_tensor(graph, spec.k, kUidK),
-                               attention_tensor(graph, spec.v, kUidV), attributes);
-  return {o, stats};
-}
-
 inline void add_forward(const AttentionGraph& spec, Graph& graph, const std::shared_ptr<ModifierEmitter>& modifier) {
   auto attributes = fe::graph::SDPA_attributes().set_generate_stats(spec.stats).set_attn_scale(scale_tensor(graph));
   attributes.set_score_mod(
       [modifier](const std::shared_ptr<Graph>& g, Tensor score) { return modifier->forward(*g, std::move(score)); });
   if (spec.sink) attributes.set_sink_token(sink_tensor(graph, spec.q.dims[1]));
-  const auto [o, stats] = add_attention(spec, graph, attributes);
+  auto [o, stats] = graph.sdpa(attention_tensor(graph, spec.q, kUidQ), attention_tensor(graph, spec.k, kUidK),
+                               attention_tensor(graph, spec.v, kUidV), attributes);
   mark_output(o, spec.o, kUidO);
   if (!spec.stats) return;
   mark_output(stats, stats_tensor(spec), kUidStats);

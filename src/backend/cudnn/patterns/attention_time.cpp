@@ -26,10 +26,6 @@ constexpr double kOfBands = 1.055, kWideForward = 1.1, kWideBackward = 1.5;
 constexpr std::int64_t kWide = 128;
 /// A deterministic backward's tiles beside others', likewise.
 constexpr double kDeterministic = 1.22;
-/// The products of FP8 tiles beside those of 16 bits: the tensor cores do twice as much in a clock.
-constexpr double kFloat8Products = 0.5;
-/// The steps of a modifier there beside those of 16 bits: a soft cap at length 8192, on an H200.
-constexpr double kFloat8Steps = 5.2;
 /// Head dims count in such steps.
 constexpr std::int64_t kDimStep = 64;
 /// The part of a tile's time without a modifier that does not grow with the head dims: the exponentials. From that
@@ -120,7 +116,7 @@ ModifierCost modifier_cost(const ModifierGraph& modifier, Direction direction) {
 /// Bytes that go to or come from memory whatever the modifier is, and those of a deterministic backward's workspace.
 double memory_bytes(const AttentionProblem& p, Direction direction) {
   const auto heads_q = static_cast<double>(p.batch * p.heads_q), heads_kv = static_cast<double>(p.batch * p.heads_kv);
-  const double dims = static_cast<double>(p.dim_qk + p.dim_v), element = static_cast<double>(size_of(p.dtype));
+  const double dims = static_cast<double>(p.dim_qk + p.dim_v), element = 2;
   const double once =
       (heads_q * static_cast<double>(p.seq_q) + heads_kv * static_cast<double>(p.seq_kv)) * dims * element;
   if (direction == Direction::kForward) return once;
@@ -175,15 +171,14 @@ Prediction attention_time(const AttentionProblem& problem, const PlanTask& task,
     const bool few_heads = 2.0 * static_cast<double>(p.batch * p.heads_kv) <= rates.multiprocessors;
     return {kForwardLaunch + (few_heads ? kFewHeads : 0) + memory, source_text(p, task.direction, cost, rates, timed)};
   }
-  if (is_float8(p.dtype)) cost.milliseconds *= kFloat8Steps;
   if (task.operand_gradient) cost.milliseconds += kWrittenGradient;
   const auto heads = static_cast<double>(p.batch * p.heads_q);
   const auto rows = static_cast<double>(tiles_of(p.seq_q));
-  const double dims = relative_dims(p), products = is_float8(p.dtype) ? kFloat8Products : 1;
+  const double dims = relative_dims(p);
   const double run = run_tiles(p.seq_q, p.seq_kv, skipped_by(modifier.graph, task.direction));
   const double factor = tile_factor(p, task.direction, run < rows * static_cast<double>(tiles_of(p.seq_kv)));
-  const double tile = costs.tile * (kDimlessShare + (1 - kDimlessShare) * dims * products) * factor +
-                      cost.milliseconds / kMeasuredTiles;
+  const double tile =
+      costs.tile * (kDimlessShare + (1 - kDimlessShare) * dims) * factor + cost.milliseconds / kMeasuredTiles;
   double compute = heads / kMeasuredHeads * (rows * costs.row * dims + run * tile);
   compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);
   // One CTA takes a tile of rows in forward and of keys in backward; with fewer CTAs than multiprocessors some are

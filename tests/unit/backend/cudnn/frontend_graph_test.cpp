@@ -105,27 +105,6 @@ TEST(FrontendOptions, OfVarlenAndPagedKeysAreRefusedBesideAModifier) {
   EXPECT_NE(refusal_beside_a_modifier(padded_pages).find(disabled), std::string::npos);
 }
 
-TEST(FrontendOptions, OfFloat8TensorsHaveNumbersOfTheirOwn) {
-  fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL);
-  if (fe::cudnn_dlhandle == nullptr) GTEST_SKIP() << dlerror();
-  const Ref score{Ref::Kind::kScore, 0, 0, 0};
-  AttentionGraph spec =
-      graph_with(ModifierNode{Mode::kNeg, ElementType::kFloat, ElementType::kFloat, {score, {}, {}}, 0, {}});
-  const auto validated = [&] {
-    Graph graph;
-    graph.set_sm_version(90);
-    fill_graph(spec, graph);
-    return graph.validate();
-  };
-  for (const DType dtype : {DType::kE4M3, DType::kE5M2, DType::kBF16}) {
-    spec.dtype = dtype;
-    EXPECT_TRUE(validated().is_good()) << to_string(dtype) << ": " << validated().err_msg;
-  }
-  spec.dtype = DType::kE4M3;
-  spec.q.dims[3] = spec.k.dims[3] = spec.v.dims[3] = spec.o.dims[3] = 40;
-  EXPECT_NE(validated().err_msg.find("multiple of 16"), std::string::npos) << validated().err_msg;
-}
-
 TEST(EngineConfig, IsReadFromItsName) {
   const auto config = engine_config("eng3_k24=36_k2=1");
   ASSERT_TRUE(config);

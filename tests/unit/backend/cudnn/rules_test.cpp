@@ -98,30 +98,6 @@ std::string objections(const std::function<void(AttentionProblem&)>& change,
   return found;
 }
 
-TEST(Rules, TakeFloat8ForwardsWithAnOutputInFloat8) {
-  if (!cudnn::library().available) GTEST_SKIP() << cudnn::library().reason;
-  const auto forward = [](const std::function<void(AttentionProblem&)>& change) {
-    return objections(
-        [&](auto& p) {
-          p.dtype = DType::kE4M3;
-          change(p);
-        },
-        {Direction::kForward});
-  };
-  EXPECT_EQ(forward([](auto&) {}), "");
-  EXPECT_EQ(forward([](auto& p) { p.dtype = DType::kE5M2; }), "");
-  EXPECT_NE(forward([](auto& p) { p.dtype_o = DType::kBF16; }).find("expected o of the dtype of q"), std::string::npos);
-  EXPECT_NE(forward([](auto& p) { p.amax_o = true; }).find("amax_o"), std::string::npos);
-  EXPECT_NE(forward([](auto& p) { p.sink = Sink::kOffByOne; }).find("sink"), std::string::npos);
-  const auto odd = [](auto& p) { p.dim_qk = 72; };
-  EXPECT_NE(forward(odd).find("takes multiples of 16 elements"), std::string::npos) << forward(odd);
-  const auto blocks = [](auto& p) { p.operands.push_back({"descale_k", DType::kF32, {2, 4, 256, 2}, {}, false}); };
-  EXPECT_NE(forward(blocks).find("'descale_k' with scales of its blocks"), std::string::npos) << forward(blocks);
-  EXPECT_NE(
-      objections([](auto& p) { p.dtype = DType::kE4M3; }, {Direction::kBackward}).find("cuDNN's backward is built"),
-      std::string::npos);
-}
-
 TEST(Rules, TakeSinksAndGradientLayouts) {
   if (!cudnn::library().available) GTEST_SKIP() << cudnn::library().reason;
   EXPECT_EQ(objections([](auto& p) { p.sink = Sink::kOffByOne; }), "");
