@@ -109,8 +109,9 @@ struct CandidatePart {
 /// One way of a backend to do a task: plain data, and a recipe.
 struct Candidate {
   Task task;
-  /// The key of verifications on the device: two candidates of equal keys are both right or both wrong. Empty for the
-  /// host's backends, which need none because verification relies on them.
+  /// The key of verifications on the device: two candidates of equal keys are both right or both wrong with the same
+  /// engine of a library (Artifact::library_engine()). Empty for the host's backends, which need none because
+  /// verification relies on them.
   CandidateKey structural_key;
   /// The engine, by Artifact::library_engine(), of which the library ships the knowledge that candidates of this key
   /// are right on this device; nothing without such knowledge.

@@ -16,8 +16,9 @@ namespace scoremod::backend::cudnn {
 /// Raise it when a change of trials or of StructuralKey makes older verdicts insufficient.
 inline constexpr int kVerificationRevision = 3;
 
-/// The key of a lowering's trial: two lowerings with equal keys are both right or both wrong. Sizes count only as 1 or
-/// more, as kernels see them. A stride is 0, 1 or more, and a constant 0, 1, positive, negative or not a number.
+/// The key of a lowering's trial: two lowerings with equal keys are both right or both wrong, by one engine. Sizes
+/// count only as 1 or more, as kernels see them. A stride is 0, 1 or more, and a constant 0, 1, positive, negative or
+/// not a number.
 struct StructuralKey {
   std::string architecture;   ///< such as "sm_90"
   std::string cudnn_version;  ///< such as "9.19.0"
