@@ -186,14 +186,15 @@ class TaskPlanner {
     if (request_.ready_only && builds) return leave_for_later(considered);
     considered.asked = true;
     // The host's part of a trial takes about as long as a build, and needs none.
-    if (builds && needs_trial(considered)) trial_.begin(task_.direction);
+    const bool begins = builds && needs_trial(considered);
+    if (begins) trial_.begin(task_.direction);
     if (candidate.recipe->needs_context()) enter_planning();
     backend::BuildResult built = obtain_artifact(*considered.engine, candidate, *request_.target);
     if (!built.artifact) return refuse(considered, built.refusal);
     considered.artifact = built.artifact;
     if (needs_trial(considered)) {
       if (request_.ready_only) return leave_for_later(considered);
-      trial_.begin(task_.direction);
+      if (!begins) trial_.begin(task_.direction);
     }
     enter_planning();
     {
