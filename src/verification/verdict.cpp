@@ -108,7 +108,7 @@ Verdict verify(const Subject& subject, const std::function<Verdict()>& run) {
     }
     return remembered(std::move(*verdict));
   });
-  if (key != subject.key) verdicts().get(subject.key, [&] { return found; });
+  if (key != subject.key) verdicts().get(subject.key, [&] { return plans::ErasedPlan(found); });
   return *std::static_pointer_cast<const Verdict>(found.plan);
 }
 

@@ -231,8 +231,17 @@ TEST(PlanTask, FindsWrongWhatIsWrongInFarHeadsOnly) {
   EXPECT_EQ(answer_of(compiler::compile(problem), {&wrong, &right}, Level::kVerified).chosen, "right");
 }
 
+/// A plan store without the verdicts of earlier runs.
+struct OwnStore {
+  OwnStore() { set_plan_store_directory(folder.path().string()); }
+  ~OwnStore() { set_plan_store_directory(before); }
+  const std::string before = plan_store_directory();
+  const test::ScratchFolder folder;
+};
+
 /// cuDNN's heuristics choose by the sizes, too: on sm_100, problems of 4096 keys have another engine than their trials.
 TEST(PlanTask, TriesTheEngineThatTheLibraryChoseForTheProblem) {
+  const OwnStore store;
   const FakeEngine library("library", {.milliseconds = 1, .wrong_engine = "long"}), own("own", {.milliseconds = 2});
   const auto chosen = [&](std::int64_t length) {
     return answer_of(problem_of("value = score * 2.125", length), {&library, &own}, Level::kVerified).chosen;
@@ -244,6 +253,7 @@ TEST(PlanTask, TriesTheEngineThatTheLibraryChoseForTheProblem) {
 }
 
 TEST(PlanTask, TrustsNoEngineForAnothersTrial) {
+  const OwnStore store;
   const FakeEngine library("library with two", {.milliseconds = 1, .wrong_engine = "long"});
   EXPECT_EQ(answer_of(problem_of("value = score * 2.375", 300), {&library}, Level::kVerified).chosen, library.name());
   const Answer answer = answer_of(problem_of("value = score * 2.375", 600), {&library}, Level::kVerified);
@@ -251,6 +261,7 @@ TEST(PlanTask, TrustsNoEngineForAnothersTrial) {
 }
 
 TEST(PlanTask, LeavesAnEngineForLaterThatWasNotTried) {
+  const OwnStore store;
   const FakeEngine library("kept library",
                            {.milliseconds = 1, .kept_by_key = true, .key_has_sizes = true, .wrong_engine = "neither"});
   const CompiledProblem small = problem_of("value = score * 2.625", 300), large = problem_of("value = score * 2.625");
