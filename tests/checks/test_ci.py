@@ -22,13 +22,13 @@ STEPS = [
     "strict-types",
     "no-cudnn",
     "no-cuda",
-    "asan",
-    "asan-torch",
-    "tsan",
+    "docs",
     "clang",
     "tidy",
     "fuzz",
-    "docs",
+    "asan-torch",
+    "tsan",
+    "asan",
 ]
 
 
@@ -66,6 +66,23 @@ def test_a_step_that_fails_ends_in_a_failure_after_all_others(ci):
     code, lines = ci("test no-cudnn")
     assert code == 1
     assert {line.split()[0]: line.split()[1] for line in lines} == {step: "FAILED" if step == "no-cudnn" else "passed" for step in STEPS}
+
+
+@pytest.mark.parametrize(("limit", "least", "most"), [("5000", 720, 720), ("100", 40, 100)])
+def test_steps_of_a_chosen_time_have_what_is_left(ci, limit, least, most):
+    code, lines = ci(SCOREMOD_CI_SECONDS=limit)
+    said = {line.split()[0]: line.split("said: ")[1] for line in lines[1:]}
+    assert code == 0 and list(said) == STEPS[1:]
+    assert said["tidy"] == "dev tidy --seconds 60"
+    assert least <= int(re.fullmatch(r"dev sanitize asan (\d+)  property conformance", said["asan"])[1]) <= most
+
+
+def test_steps_of_a_chosen_time_are_left_out_where_none_is_left(ci):
+    code, lines = ci(SCOREMOD_CI_SECONDS="20")
+    results = {line.split()[0]: line for line in lines}
+    chosen = STEPS[STEPS.index("clang") :]
+    assert code == 0 and list(results) == STEPS
+    assert all(("left out" in results[step] and "within -10 s" in results[step]) == (step in chosen) for step in STEPS)
 
 
 def test_random_tests_draw_from_the_seed_of_the_checkout_or_the_environment(ci, tmp_path):
