@@ -199,6 +199,16 @@ CUresult cuEventQuery(CUevent handle) {
   return CUDA_ERROR_NOT_READY;
 }
 
+CUresult cuMemGetAddressRange(CUdeviceptr* begin, std::size_t* bytes, CUdeviceptr address) {
+  Call call("cuMemGetAddressRange");
+  if (call.fails()) return result(call);
+  const auto found = state().allocations.upper_bound(address);
+  if (state().allocation_of(address, 0) == nullptr) return CUDA_ERROR_NOT_FOUND;
+  *begin = std::prev(found)->first;
+  *bytes = std::prev(found)->second.size;
+  return result(call);
+}
+
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,
                                 const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
                                 const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,

@@ -51,5 +51,24 @@ TEST_F(DeviceDiscovery, RefusesADeviceBeyondTheLast) {
   }
 }
 
+TEST_F(DeviceDiscovery, KnowsTheMemoryOfADeviceByItsAllocation) {
+  constexpr std::size_t kBytes = 4096;
+  constexpr int kUnknownError = 999;
+  cuda_memory().make_current(0);
+  const OwnedMemory first(cuda_memory(), kBytes), second(cuda_memory(), kBytes);
+  const auto objection = [](const void* data, int device = 0) { return cuda_memory().objection(data, device); };
+  const auto inside = [](const OwnedMemory& memory, std::size_t at) { return memory.data() + at; };
+  EXPECT_EQ(objection(first.data()), "");
+  // A call that asked CUDA again would fail.
+  test::fake_cuda::fail("cudaPointerGetAttributes", 0, kUnknownError);
+  for (const std::size_t at : {std::size_t{1}, kBytes - 1}) EXPECT_EQ(objection(inside(first, at)), "");
+  EXPECT_THROW(objection(second.data()), Error) << "memory of another allocation was taken as known";
+  EXPECT_EQ(test::fake_cuda::stop_failing(), "cudaPointerGetAttributes");
+  EXPECT_EQ(objection(inside(first, kBytes)), "memory of the host") << "behind its end is nobody's memory";
+  EXPECT_EQ(objection(inside(first, 1), 1), "memory of device 0 where device 1 runs the call");
+  int on_host = 0;
+  EXPECT_EQ(objection(&on_host), "memory of the host");
+}
+
 }  // namespace
 }  // namespace scoremod::backend::cuda

@@ -1,12 +1,15 @@
 #include "backend/cuda/device/cuda_memory.hpp"
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <future>
+#include <utility>
 
 #include "backend/cuda/device/context.hpp"
 #include "backend/cuda/device/cuda_event.hpp"
 #include "backend/cuda/device/device.hpp"
+#include "backend/cuda/device/driver_call.hpp"
+#include "backend/cuda/device/known_ranges.hpp"
 #include "backend/cuda/device/memory_pool.hpp"
 #include "backend/cuda/device/own_stream.hpp"
 #include "backend/cuda/device/runtime_call.hpp"
@@ -37,38 +40,23 @@ class CudaStreamEvent final : public StreamEvent {
   CudaEvent event_;
 };
 
-/// Pointers that were last seen to be memory of a device. Asking CUDA about every pointer would be a large part of what
-/// a call costs the host. CUDA separates the addresses of devices from the host's, so an address that was freed since
-/// does not become host memory.
-class KnownPointers {
- public:
-  bool contains(const void* data, int device) const {
-    const Entry& entry = entries_[place_of(data)];
-    return entry.data == data && entry.device == device;
-  }
-  void add(const void* data, int device) { entries_[place_of(data)] = {data, device}; }
-
- private:
-  struct Entry {
-    const void* data = nullptr;
-    int device = -1;
-  };
-  static constexpr std::size_t kBits = 8;
-
-  /// Allocations begin at multiples of large powers of two: their differences are in high bits.
-  static std::size_t place_of(const void* data) {
-    const auto address = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(data));
-    return static_cast<std::size_t>(address * 0x9e3779b97f4a7c15u >> (64 - kBits));
-  }
-
-  std::array<Entry, std::size_t{1} << kBits> entries_{};
-};
-
 /// Plans are loaded and tried on streams that nobody captures, while other threads may capture theirs.
 class CudaPlanning final : public PlanningScope {
  private:
   RelaxedCapture relaxed_;
 };
+
+/// The beginning and the bytes of the allocation that an address of a device lies in; memory that is no allocation of
+/// its own is known by this address alone.
+std::pair<std::uintptr_t, std::size_t> allocation_of(const void* data) {
+  CUdeviceptr begin = 0;
+  std::size_t bytes = 0;
+  const auto address = reinterpret_cast<CUdeviceptr>(data);
+  const CUresult status = SCOREMOD_DRIVER(cuMemGetAddressRange)(&begin, &bytes, address);
+  if (status == CUDA_ERROR_NOT_FOUND || status == CUDA_ERROR_INVALID_VALUE) return {address, 1};
+  check_driver(status, "cuMemGetAddressRange");
+  return {begin, bytes};
+}
 
 class CudaMemory final : public MemorySpace {
  public:
@@ -137,7 +125,7 @@ class CudaMemory final : public MemorySpace {
   }
 
   std::string objection(const void* data, int device) const override {
-    static thread_local KnownPointers known;
+    static thread_local KnownRanges known;
     if (known.contains(data, device)) return {};
     cudaPointerAttributes attributes{};
     check_runtime(SCOREMOD_CUDART(cudaPointerGetAttributes)(&attributes, data), "cudaPointerGetAttributes");
@@ -149,7 +137,8 @@ class CudaMemory final : public MemorySpace {
     if (attributes.device != device) {
       return concat("memory of device ", attributes.device, " where device ", device, " runs the call");
     }
-    known.add(data, device);
+    const auto [begin, bytes] = allocation_of(data);
+    known.add(data, begin, bytes, device);
     return {};
   }
 
