@@ -93,11 +93,13 @@ bool has_block_scales(const AttentionProblem& problem, std::string_view name) {
 }
 
 bool has_block_scales(const AttentionProblem& problem) {
-  return std::ranges::any_of(std::array{TensorRole::kQ, TensorRole::kK, TensorRole::kV},
+  return has_float8_tensors(problem) &&
+         std::ranges::any_of(std::array{TensorRole::kQ, TensorRole::kK, TensorRole::kV},
                              [&](TensorRole role) { return has_block_scales(problem, descale_of(role)); });
 }
 
 bool has_row_scales(const AttentionProblem& problem) {
+  if (!has_float8_keys(problem)) return false;
   bool has = false;
   for (const char* name : {kDescaleOfKeys, kDescaleOfValues}) {
     if (!has_block_scales(problem, name)) continue;

@@ -2,11 +2,9 @@
 
 #include <mutex>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include "backend/backend.hpp"
-#include "base/environment.hpp"
 #include "base/fail.hpp"
 #include "base/moved_from.hpp"
 #include "base/timeline.hpp"
@@ -70,17 +68,6 @@ std::string names_of_memory(MemoryKind memory) {
   std::string text = "no backend runs the backward of this problem";
   for (const UnsupportedReason& reason : reasons) text += "; " + to_string(reason);
   fail_unsupported(text);
-}
-
-/// Whether a call runs a ready plan at once if a faster one has to be built or verified first.
-bool serves_new_sizes(const AttentionProblem& problem, const CompileOptions& options) {
-  if (options.new_sizes) return *options.new_sizes == NewSizes::kServe;
-  const std::string_view text = environment_variable("SCOREMOD_NEW_SIZES");
-  if (!text.empty() && text != "wait" && text != "serve")
-    fail_argument("SCOREMOD_NEW_SIZES: expected wait or serve, found '", text, "'");
-  if (!text.empty()) return text == "serve";
-  // Another backend's results have other bits, and autotuning must measure the final plan.
-  return !problem.deterministic && !planner::wants_autotune(options);
 }
 
 /// The ready plans, if they do everything that the problem wants; nothing otherwise.
@@ -237,7 +224,7 @@ Attention Attention::compile(const AttentionProblem& given, const CompileOptions
     const AttentionProblem& problem = twin ? *twin : given;
     const auto known = runtime::known_structure(problem, options);
     compiler::CompiledProblem compiled = compiler::at_sizes_of(problem, known->compiled);
-    const bool may_serve = serves_new_sizes(problem, options);
+    const bool may_serve = runtime::serves_new_sizes(problem, options);
     ReadyPlans ready;
     if (may_serve) ready = ready_plans(compiled, options, known->fastest);
     if (!ready.plans) ready.plans = awaited_plans(compiled, options, may_serve, *known);

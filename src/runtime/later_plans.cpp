@@ -4,11 +4,13 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <string_view>
 #include <utility>
 
 #include "backend/backend.hpp"
 #include "base/background_thread.hpp"
 #include "base/bytes.hpp"
+#include "base/environment.hpp"
 #include "base/fail.hpp"
 #include "problem/canonical_problem.hpp"
 
@@ -71,6 +73,16 @@ RunningPlans running_plans(const planner::PlannedProblem& planned) {
   plans.device = planned.target->ordinal;
   plans.context = planned.target->context;
   return plans;
+}
+
+bool serves_new_sizes(const AttentionProblem& problem, const CompileOptions& options) {
+  if (options.new_sizes) return *options.new_sizes == NewSizes::kServe;
+  const std::string_view text = environment_variable("SCOREMOD_NEW_SIZES");
+  if (!text.empty() && text != "wait" && text != "serve")
+    fail_argument("SCOREMOD_NEW_SIZES: expected wait or serve, found '", text, "'");
+  if (!text.empty()) return text == "serve";
+  // Another backend's results have other bits, and autotuning must measure the final plan.
+  return !problem.deterministic && !planner::wants_autotune(options);
 }
 
 LaterPlans::LaterPlans(compiler::CompiledProblem problem, CompileOptions options, const RunningPlans& served)

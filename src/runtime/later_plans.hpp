@@ -27,6 +27,9 @@ struct RunningPlans {
 };
 RunningPlans running_plans(const planner::PlannedProblem& planned);
 
+/// Whether a call runs a ready plan at once if a faster one has to be built or verified first.
+bool serves_new_sizes(const AttentionProblem& problem, const CompileOptions& options);
+
 /// Plans that are made in the background while others serve.
 class LaterPlans : public std::enable_shared_from_this<LaterPlans> {
  public:

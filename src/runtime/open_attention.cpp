@@ -12,15 +12,19 @@
 #include "backend/backend.hpp"
 #include "base/bytes.hpp"
 #include "base/moved_from.hpp"
+#include "planner/plan_problem.hpp"
 #include "planner/selection.hpp"
 #include "plans/erased_plan_cache.hpp"
 #include "problem/open_sizes.hpp"
 #include "runtime/known_structures.hpp"
+#include "runtime/later_plans.hpp"
 
 namespace scoremod {
 namespace {
 
 constexpr std::size_t kMostSizes = 1024;
+/// A key of a few operands does not grow beyond it.
+constexpr std::size_t kUsualKeyBytes = 512;
 
 void add(Bytes& key, std::span<const std::byte> bytes) {
   const std::size_t end = key.size();
@@ -37,6 +41,7 @@ Bytes key_of(const Sizes& sizes, int device) {
   std::int64_t flags = takes_zeros ? 1 : 0;
   for (const std::optional<Strides>* strides : all_strides) flags = 2 * flags + (strides->has_value() ? 1 : 0);
   Bytes key;
+  key.reserve(kUsualKeyBytes);
   add(key, std::array<std::int64_t, 12>{device, flags, batch, heads_q, heads_kv, seq_q, seq_kv, tokens_q, tokens_kv,
                                         blocks, blocks_per_sequence, std::ssize(operands)});
   for (const std::optional<Strides>* given : all_strides) {
@@ -53,6 +58,14 @@ Bytes key_of(const Sizes& sizes, int device) {
   return key;
 }
 
+/// The options with what the environment says where they say nothing, which then no size asks again.
+CompileOptions resolved(CompileOptions options, const AttentionProblem& problem, MemoryKind memory) {
+  options.new_sizes = runtime::serves_new_sizes(problem, options) ? NewSizes::kServe : NewSizes::kWait;
+  // The host's plans have no limit.
+  if (memory != MemoryKind::kHost) options.max_workspace = planner::workspace_limit(options);
+  return options;
+}
+
 }  // namespace
 
 struct OpenAttention::State {
@@ -67,8 +80,8 @@ OpenAttention OpenAttention::compile(const AttentionProblem& problem, const Comp
   runtime::known_structure(problem::with_sizes(problem, problem::any_sizes(problem)), options);
   auto state = std::make_unique<State>();
   state->problem = problem;
-  state->options = options;
   const planner::Selection selection = planner::select(options);
+  state->options = resolved(options, problem, selection.memory);
   if (!options.device && !selection.backends.empty()) state->memory = &selection.backends.front()->memory();
   return OpenAttention(std::move(state));
 }

@@ -1,6 +1,7 @@
 #include "scoremod/open_attention.hpp"
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -115,6 +116,17 @@ TEST(OpenAttention, KeepsTheAttentionOfSizes) {
   strided.k = Strides{1024, 16, 64, 1};
   EXPECT_NE(open.at(strided), open.at(sizes_of(2, 3, 4)));
   EXPECT_EQ(open.at(strided)->problem().k.strides->batch, 1024);
+}
+
+TEST(OpenAttention, AsksTheEnvironmentAsItIsCompiled) {
+  CompileOptions options;
+  options.memory = MemoryKind::kHost;
+  const OpenAttention open = OpenAttention::compile(open_problem(), options);
+  setenv("SCOREMOD_NEW_SIZES", "sometimes", 1);
+  EXPECT_EQ(open.at(sizes_of(2, 3, 4))->problem().seq_kv, 4);
+  test::expect_refusal("SCOREMOD_NEW_SIZES: expected wait or serve, found 'sometimes'",
+                       [&] { OpenAttention::compile(open_problem(), options); });
+  unsetenv("SCOREMOD_NEW_SIZES");
 }
 
 TEST(OpenAttention, TellsApartWhichTensorHasStrides) {

@@ -60,6 +60,21 @@ struct ArgumentConstants {
   std::vector<int> values;
 };
 
+/// tensor_argument() but for the places of rows that others than strides say.
+device::TensorArgument dense_argument(const AttentionProblem& problem, TensorRole role, const void* data) {
+  const problem::TensorShape shape = problem::memory_shape_of(problem, role);
+  const Strides strides = problem::strides_of(problem, role);
+  device::TensorArgument tensor{};
+  tensor.data = const_cast<void*>(data);
+  // The stride of a size of 1 has no meaning.
+  tensor.batch = shape.batch == 1 ? 0 : strides.batch;
+  tensor.head = shape.heads == 1 ? 0 : strides.head;
+  tensor.row = shape.sequence == 1 ? 0 : strides.sequence;
+  tensor.dim = shape.dim == 1 ? 0 : strides.dim;
+  tensor.aligned = has_aligned_rows(tensor, shape.dim, problem::dtype_of(problem, role));
+  return tensor;
+}
+
 /// Places the tensors that calls of both directions have.
 template <class Tensors>
 void place_tensors_of_both(const AttentionProblem& p, const Tensors& tensors, device::AttentionArguments& call) {
@@ -122,17 +137,10 @@ device::OperandArgument& ArgumentBytes::operand(std::size_t number) {
 
 device::TensorArgument tensor_argument(const AttentionProblem& problem, problem::TensorRole role, const void* data,
                                        std::span<const void* const> operands) {
+  device::TensorArgument tensor = dense_argument(problem, role, data);
+  if (!problem.tokens_q && !problem.tokens_kv && !problem.paged) return tensor;
   const problem::RowAddressing addressing(problem, role);
   const problem::TensorShape& shape = addressing.memory_shape();
-  const Strides& strides = addressing.strides();
-  device::TensorArgument tensor{};
-  tensor.data = const_cast<void*>(data);
-  // The stride of a size of 1 has no meaning.
-  tensor.batch = shape.batch == 1 ? 0 : strides.batch;
-  tensor.head = shape.heads == 1 ? 0 : strides.head;
-  tensor.row = shape.sequence == 1 ? 0 : strides.sequence;
-  tensor.dim = shape.dim == 1 ? 0 : strides.dim;
-  tensor.aligned = has_aligned_rows(tensor, shape.dim, addressing.dtype());
   const auto& places = addressing.offsets() ? addressing.offsets() : addressing.pages();
   if (!places) return tensor;
   tensor.count = static_cast<int>(addressing.offsets() ? shape.sequence : shape.batch);
@@ -164,10 +172,25 @@ device::TensorArgument copied_argument(const AttentionProblem& problem, std::uin
 }
 
 Branches branches_of(const AttentionProblem& problem) {
-  const auto aligned = [&](TensorRole role) { return tensor_argument(problem, role, nullptr).aligned != 0; };
-  return {aligned(TensorRole::kQ),  aligned(TensorRole::kK),  aligned(TensorRole::kV),
-          aligned(TensorRole::kO),  aligned(TensorRole::kDO), aligned(TensorRole::kDQ),
-          aligned(TensorRole::kDK), aligned(TensorRole::kDV), problem.heads_q != problem.heads_kv,
+  const auto aligned = [&](TensorRole role) { return dense_argument(problem, role, nullptr).aligned != 0; };
+  const bool q = aligned(TensorRole::kQ), k = aligned(TensorRole::kK), v = aligned(TensorRole::kV),
+             o = aligned(TensorRole::kO);
+  // Each new size asks, and most gradients lie as their tensors do.
+  const auto gradient_aligned = [&](TensorRole role, bool tensor) {
+    const TensorRole primal = problem::primal_of(role);
+    const bool is_alike = &problem::layout_of(problem, role) == &problem::layout_of(problem, primal) &&
+                          problem::dtype_of(problem, role) == problem::dtype_of(problem, primal);
+    return is_alike ? tensor : aligned(role);
+  };
+  return {q,
+          k,
+          v,
+          o,
+          gradient_aligned(TensorRole::kDO, o),
+          gradient_aligned(TensorRole::kDQ, q),
+          gradient_aligned(TensorRole::kDK, k),
+          gradient_aligned(TensorRole::kDV, v),
+          problem.heads_q != problem.heads_kv,
           problem.index_offsets};
 }
 
