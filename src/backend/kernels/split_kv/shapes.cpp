@@ -91,12 +91,19 @@ int splits_of(const SplitKvShape& shape, const AttentionProblem& problem, std::i
   // The time of a CTA beside its keys, in chunks of a team.
   constexpr std::int64_t kBlock = 2;
   std::int64_t best = 2, least = 0;
-  for (std::int64_t splits = 2; splits <= most; ++splits) {
-    const std::int64_t time =
-        quotient_up(heads * splits, at_once) * (quotient_up(chunks, splits * shape.teams) + kBlock);
-    if (splits > 2 && time >= least) continue;
-    best = splits;
-    least = time;
+  for (std::int64_t splits = 2; splits <= most;) {
+    const std::int64_t rounds = quotient_up(heads * splits, at_once);
+    if (splits > 2 && rounds * (1 + kBlock) >= least) break;  // more splits ask for no fewer rounds
+    // Up to the last of as many rounds, more splits shorten a CTA's keys: the fewest of those that shorten them most.
+    const std::int64_t last = std::clamp(rounds * at_once / heads, splits, most);
+    const std::int64_t own_chunks = quotient_up(chunks, last * shape.teams);
+    const std::int64_t fewest = std::max(splits, quotient_up(chunks, own_chunks * shape.teams));
+    const std::int64_t time = rounds * (own_chunks + kBlock);
+    if (splits == 2 || time < least) {
+      best = fewest;
+      least = time;
+    }
+    splits = last + 1;
   }
   return static_cast<int>(best);
 }

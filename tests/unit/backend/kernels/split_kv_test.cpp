@@ -1,6 +1,7 @@
 // The decode kernels on a host, thread by thread, against the float64 oracle.
 
 #include <algorithm>
+#include <random>
 
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 #include "support/attention_kernels_cases.hpp"
 #include "support/check_report.hpp"
 #include "support/emulated_attention.hpp"
+#include "support/test_seed.hpp"
 #include "support/tiled_call.hpp"
 
 namespace scoremod::backend::kernels {
@@ -358,6 +360,38 @@ TEST(SplitKvShapes, PartitionKeysWhereThereAreFewHeads) {
   EXPECT_GE(splits(1, 32768), 16);
   EXPECT_EQ(splits(1, 100), 2);     // not more than there are keys for
   EXPECT_EQ(splits(512, 8192), 2);  // the heads alone fill the device
+}
+
+/// The number of splits with the least time, and of those the fewest, by trying each. The time is that of all rounds of
+/// CTAs: each takes its chunks of 64 keys, and 2 for all else.
+std::int64_t splits_by_scan(const SplitKvShape& shape, const AttentionProblem& problem, std::int64_t multiprocessors) {
+  const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  const std::int64_t heads = problem.batch * problem.heads_kv * split_kv_row_tiles(shape, problem);
+  const std::int64_t chunks = up(problem.seq_kv, 64), at_once = multiprocessors * shape.blocks;
+  std::int64_t best = 0, least = 0;
+  for (std::int64_t splits = 2; splits == 2 || splits <= std::min(up(chunks, shape.teams), at_once); ++splits) {
+    const std::int64_t time = up(heads * splits, at_once) * (up(chunks, splits * shape.teams) + 2);
+    if (best == 0 || time < least) best = splits, least = time;
+  }
+  return best;
+}
+
+TEST(SplitKvShapes, HaveTheSplitsOfAScan) {
+  std::mt19937_64 random(test::test_seed());
+  const auto draw = [&](std::int64_t most) {
+    return 1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most));
+  };
+  for (int i = 0; i < 300; ++i) {
+    AttentionProblem problem = decoding(draw(i % 2 == 0 ? 4 : 600), draw(i % 3 == 0 ? 2000 : 200'000));
+    problem.heads_kv = std::int64_t{1} << draw(5);
+    const std::int64_t multiprocessors = draw(200);
+    for (const SplitKvShape& shape : split_kv_shapes(problem, device(multiprocessors))) {
+      if (shape.splits == 1) continue;
+      EXPECT_EQ(shape.splits, splits_by_scan(shape, problem, multiprocessors))
+          << problem.batch << " x " << problem.heads_kv << " heads, " << problem.seq_kv << " keys, " << multiprocessors
+          << " multiprocessors, " << shape.queries << " rows";
+    }
+  }
 }
 
 TEST(SplitKvShapes, DifferInNothingThatIsCompiledWhereOnlyLengthsDo) {
