@@ -17,7 +17,7 @@ def check_names(tmp_path):
     """Checks sources with these texts, which are compiled alike; returns the exit status and what was said."""
     shutil.copy(ROOT / ".clang-tidy", tmp_path)
 
-    def check(*texts):
+    def check(*texts, options=()):
         entries = []
         for number, text in enumerate(texts):
             path = tmp_path / f"source_{number}.cpp"
@@ -25,7 +25,7 @@ def check_names(tmp_path):
             entries.append({"directory": str(tmp_path), "command": f"c++ -std=c++20 -Wno-restrict -Werror -o {number}.o -c {path}", "file": str(path)})
         (tmp_path / "compile_commands.json").write_text(json.dumps(entries))
         done = subprocess.run(
-            [sys.executable, ROOT / "tools/checks/names.py", tmp_path, *(entry["file"] for entry in entries)],
+            [sys.executable, ROOT / "tools/checks/names.py", *options, tmp_path, *(entry["file"] for entry in entries)],
             capture_output=True,
             text=True,
             check=False,
@@ -61,3 +61,11 @@ def test_a_file_that_is_missing_is_a_complaint(check_names):
     status, said = check_names('#include "missing.hpp"\n', "int second() { return 1; }\n")
     assert status == 1
     assert "'missing.hpp' file not found" in said
+
+
+def test_with_little_time_some_are_read(check_names):
+    macro = "#define MACRO 1\nint {}() {{ return MACRO; }}\n"  # sources with macros are read by themselves
+    status, said = check_names(macro.format("first"), macro.format("second"), options=("--seconds", "0"))
+    assert (status, said) == (0, "1 of 2 files, nothing to complain about\n")
+    status, said = check_names(macro.format("FirstWrong"), macro.format("SecondWrong"), options=("--seconds", "0"))
+    assert status == 1 and said.count("error: invalid case style") == 1

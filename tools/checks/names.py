@@ -1,22 +1,30 @@
 """Holds the names in the sources to the rules of .clang-tidy.
 
-usage: names.py BUILD_FOLDER [FILES]
+usage: names.py [--seconds N] BUILD_FOLDER [FILES]
 
 Runs clang-tidy's naming rules alone, on FILES or on every source of the library, the tools, the benchmark and the examples that
 BUILD_FOLDER's compile_commands.json knows how to compile. Most of its time goes to the standard library's headers, so sources
 that are compiled alike are read several at once, as one source that includes them. Where they don't go together (two have
 something of their own with the same name), those that don't are read by themselves.
+
+With --seconds, sources that git's last commits changed come first, then others at random, until the time is over: a name is
+wrong from the commit that brings it.
 """
 
+import argparse
 import json
 import os
+import random
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from recent_first import recent_first
 
 ROOT = Path(__file__).resolve().parents[2]
 CLANG_TIDY = ROOT / ".venv" / "bin" / "clang-tidy"
@@ -120,27 +128,49 @@ def each_once(said):
     return "".join(shown)
 
 
-def main(build_folder, *names):
+def ordered_lots(files, flags):
+    """Lots of what changed, newest first, and then of the others in random order."""
+    ordered, changed = recent_first(files, ROOT, random.SystemRandom().randrange(2**32))
+    others = lots_of(ordered[changed:], flags)
+    random.shuffle(others)
+    return lots_of(ordered[:changed], flags) + others
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build_folder", type=Path)
+    parser.add_argument("--seconds", type=float, help="begin with no more sources after so many")
+    parser.add_argument("files", nargs="*", type=Path)
+    options = parser.parse_args()
     if not is_there(version := pinned_version()):
         print(f"skipped: clang-tidy {version} is not there; ./dev setup installs it")
         return SKIPPED
-    flags = flags_of(Path(build_folder))
+    flags = flags_of(options.build_folder)
     folders = [ROOT / name for name in FOLDERS]
-    files = [Path(name).resolve() for name in names] or [path for path in flags if any(path.is_relative_to(each) for each in folders)]
+    files = [path.resolve() for path in options.files] or [path for path in flags if any(path.is_relative_to(each) for each in folders)]
     if not files:
         print("no file to check")
         return 1
+    end = time.monotonic() + options.seconds if options.seconds is not None else None
+    # Without a limit, sources by themselves come first: among them are those that take longest.
+    lots = sorted(lots_of(files, flags), key=len) if end is None else ordered_lots(files, flags)
+
+    def complaints_in_time(lot):
+        if end is not None and lot is not lots[0] and time.monotonic() > end:
+            return 0, ""
+        return len(lot), complaints(lot, flags, folder)
+
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
-        # Among the sources by themselves are those that take longest.
-        lots = sorted(lots_of(files, flags), key=len)
-        said = "".join(pool.map(lambda lot: complaints(lot, flags, folder), lots))
+        done = list(pool.map(complaints_in_time, lots))
+    said = "".join(each for _, each in done)
+    of_all = "" if end is None else f"{sum(count for count, _ in done)} of "
     if said:
         print(each_once(said))
-        print(f"clang-tidy has complaints about these {len(files)} files")
+        print(f"clang-tidy has complaints about these {of_all}{len(files)} files")
         return 1
-    print(f"{len(files)} files, nothing to complain about")
+    print(f"{of_all}{len(files)} files, nothing to complain about")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())
