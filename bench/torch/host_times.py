@@ -6,8 +6,8 @@ usage: host_times.py REPORT.json [--device cuda|cpu] [--machine TEXT] [--commit 
 A call's time is that of the host alone: on a GPU calls are enqueued, twenty at a time, and the device is waited for between. On the CPU
 tensors are tiny, so that little of a call's time is arithmetic. Each number is the median of --repeats (30) such rounds, in microseconds; all cases take turns. `new_sizes` are calls whose number of keys no call had before.
 `generation` is a stack of decoder layers (RMS norm, grouped-query attention, gated MLP) that decodes one token after the other. Its keys are
-concatenated to a cache, as in transformers' DynamicCache, or copied into a cache of full length. It has milliseconds a token, and the number
-of problems that scoremod compiled.
+concatenated to a cache, as in transformers' DynamicCache, or copied into a cache of full length. Both functions take turns of some tokens. It has
+milliseconds a token, and the number of problems that scoremod compiled.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 
 CALLS = 20
+TURN = 10  # tokens
 BATCH, HEADS, HEADS_KV, DIM, KEYS = 2, 8, 8, 64, 256
 TINY = 1, 1, 1, 8, 32
 
@@ -129,10 +130,11 @@ def new_sizes():
     """Microseconds of calls of new numbers of keys, and of the same calls again."""
     from scoremod import cache
 
-    calls, found = closures(), {}
+    calls, found = {"sdpa": F.scaled_dot_product_attention} | closures(), {}
     keys = KEYS + 1
     with torch.no_grad():
-        for name in ("plain", "capped", "closure", "lengths"):
+        # Tensors that nobody has read or written cost SDPA something, too.
+        for name in ("sdpa", "plain", "capped", "closure", "lengths"):
             calls[name](*triple(keys))
             new, known, before = [], [], cache.statistics()["compiled"]["problems"]
             for _ in range(ARGUMENTS.repeats // 2):
@@ -238,25 +240,41 @@ class Static:
         return self.keys[:, :, :end], self.values[:, :, :end]
 
 
-def generate(layers, cache, attend, prompt, tokens):
-    """(last hidden state, milliseconds a token)."""
-    first = layers[0]
-    longest = prompt.shape[1] + tokens
-    caches = [cache(longest, first.heads_kv, first.dim) for _ in layers]
-    with torch.no_grad():
+class Generation:
+    """Tokens of a stack of layers, one after the other."""
+
+    def __init__(self, layers, cache, attend, prompt, tokens):
+        self.layers, self.attend = layers, attend
+        first = layers[0]
+        self.caches = [cache(prompt.shape[1] + tokens, first.heads_kv, first.dim) for _ in layers]
         x = prompt
-        for layer, each in zip(layers, caches):
+        for layer, each in zip(layers, self.caches):
             x = layer(x, each, attend)
-        x = x[:, -1:]
+        self.state = x[:, -1:]
         wait()
+
+    def seconds_of(self, tokens):
+        """The time of so many tokens more."""
         start = time.perf_counter()
         for _ in range(tokens):
-            y = x
-            for layer, each in zip(layers, caches):
-                y = layer(y, each, attend)
-            x = F.normalize(y, dim=-1) * 8
+            y = self.state
+            for layer, each in zip(self.layers, self.caches):
+                y = layer(y, each, self.attend)
+            self.state = F.normalize(y, dim=-1) * 8
         wait()
-    return x, 1e3 * (time.perf_counter() - start) / tokens
+        return time.perf_counter() - start
+
+
+def generate(layers, cache, functions, prompt, tokens):
+    """({name: last hidden state}, {name: milliseconds a token}) of attention by each of the functions. They take turns, TURN tokens long."""
+    with torch.no_grad():
+        each = {name: Generation(layers, cache, function, prompt, tokens) for name, function in functions.items()}
+        seconds = dict.fromkeys(functions, 0.0)
+        for done in range(0, tokens, TURN):
+            # The one that begins has the caches of the processor as the other left them.
+            for name in list(functions)[:: 1 if done // TURN % 2 == 0 else -1]:
+                seconds[name] += each[name].seconds_of(min(TURN, tokens - done))
+    return {name: one.state for name, one in each.items()}, {name: 1e3 * spent / tokens for name, spent in seconds.items()}
 
 
 def generation():
@@ -280,13 +298,13 @@ def generation():
         layers = torch.nn.ModuleList(Layer(width, heads, heads_kv, hidden) for _ in range(count)).to(ARGUMENTS.device, ARGUMENTS.dtype)
         prompt = torch.randn(1, 64, width, device=ARGUMENTS.device, dtype=ARGUMENTS.dtype)
         for kind in (Growing, Static):
-            generate(layers, kind, sdpa, prompt, 20)
+            generate(layers, kind, {"sdpa": sdpa}, prompt, 20)
             before = cache.statistics()["compiled"]["problems"]
             ends, times = {}, {"sdpa": [], "scoremod": []}
             for _ in range(3):
-                for name, attend in (("sdpa", sdpa), ("scoremod", ours)):
-                    ends[name], spent = generate(layers, kind, attend, prompt, ARGUMENTS.tokens)
-                    times[name].append(spent)
+                ends, spent = generate(layers, kind, {"sdpa": sdpa, "scoremod": ours}, prompt, ARGUMENTS.tokens)
+                for name, milliseconds in spent.items():
+                    times[name].append(milliseconds)
             row = {"layers": count, "cache": kind.__name__.lower(), "tokens": ARGUMENTS.tokens, "first_ms": round(times["scoremod"][0], 3)}
             row |= {f"{name}_ms": round(statistics.median(each), 3) for name, each in times.items()}
             row["ratio"] = round(row["scoremod_ms"] / row["sdpa_ms"], 4)
