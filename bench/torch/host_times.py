@@ -4,7 +4,7 @@ It measures generation with a growing cache, too.
 usage: host_times.py REPORT.json [--device cuda|cpu] [--machine TEXT] [--commit TEXT] [--tokens N]
 
 A call's time is that of the host alone: on a GPU calls are enqueued, twenty at a time, and the device is waited for between. On the CPU
-tensors are tiny, so that little of a call's time is arithmetic. Each number is the median of --repeats (30) such rounds, in microseconds; all cases take turns. `new_sizes` are calls whose number of keys no call had before.
+tensors are tiny, so that little of a call's time is arithmetic. Each number is the median of --repeats (30) such rounds, in microseconds; all cases take turns. `new_sizes` are calls whose number of keys no call had before, and `new_tensors` those whose tensors alone are new.
 `generation` is a stack of decoder layers (RMS norm, grouped-query attention, gated MLP) that decodes one token after the other. Its keys are
 concatenated to a cache, as in transformers' DynamicCache, or copied into a cache of full length. Both functions take turns of some tokens. It has
 milliseconds a token, and the number of problems that scoremod compiled.
@@ -144,6 +144,22 @@ def new_sizes():
                 known.append(microseconds(calls[name], tensors))
             compiles = cache.statistics()["compiled"]["problems"] - before
             found[name] = {"new": round(statistics.median(new), 2), "known": round(statistics.median(known), 2), "compiles": compiles}
+    return found
+
+
+def new_tensors():
+    """Microseconds of calls of a known size with tensors that no call had before, and of the same calls again."""
+    calls, found = {"sdpa": F.scaled_dot_product_attention} | closures(), {}
+    with torch.no_grad():
+        for name in ("sdpa", "plain", "closure"):
+            for _ in range(3):
+                calls[name](*triple(KEYS))
+            kept, new, known = [], [], []
+            for _ in range(ARGUMENTS.repeats // 2):
+                kept.append([triple(KEYS) for _ in range(CALLS)])  # so that none has the address of an earlier one
+                new.append(microseconds(calls[name], kept[-1]))
+                known.append(microseconds(calls[name], kept[-1]))
+            found[name] = {"new": round(statistics.median(new), 2), "known": round(statistics.median(known), 2)}
     return found
 
 
@@ -329,7 +345,13 @@ def main():
         BATCH, HEADS, HEADS_KV, DIM, KEYS = TINY
     ARGUMENTS.dtype = torch.bfloat16 if ARGUMENTS.device == "cuda" else torch.float32
     report = {"machine": ARGUMENTS.machine, "torch": torch.__version__, "device": ARGUMENTS.device, "commit": ARGUMENTS.commit}
-    for name, measure in (("known_sizes", known_sizes), ("new_sizes", new_sizes), ("c_interface", c_interface), ("generation", generation)):
+    for name, measure in (
+        ("known_sizes", known_sizes),
+        ("new_sizes", new_sizes),
+        ("new_tensors", new_tensors),
+        ("c_interface", c_interface),
+        ("generation", generation),
+    ):
         report[name] = measure()
         print(name, json.dumps(report[name]), flush=True)
         Path(ARGUMENTS.report).write_text(json.dumps(report, indent=1) + "\n")
