@@ -32,6 +32,17 @@ TEST(KnownRanges, ContainWhatLiesInTheAllocationOnItsDevice) {
     EXPECT_FALSE(known.contains(at(address), 1));
 }
 
+TEST(KnownRanges, ContainNoMoreThanTheSameBlock) {
+  constexpr std::uintptr_t kBlock = std::uintptr_t{2} << 20;
+  KnownRanges known;
+  known.add(at(kFirst + kBlock + 5), kFirst, 8 * kBlock, 0);
+  EXPECT_TRUE(known.contains(at(kFirst + kBlock), 0));
+  EXPECT_TRUE(known.contains(at(kFirst + 2 * kBlock - 1), 0));
+  for (std::uintptr_t block = 0; block < 8; ++block)
+    EXPECT_EQ(known.contains(at(kFirst + block * kBlock + 7), 0), block == 1) << block;
+  EXPECT_FALSE(known.contains(at(kFirst + 2 * kBlock), 0));
+}
+
 TEST(KnownRanges, AreNeverThoseOfOtherAllocations) {
   KnownRanges known;
   std::mt19937_64 random(test::test_seed());
