@@ -55,6 +55,7 @@ std::pair<std::uintptr_t, std::size_t> allocation_of(const void* data) {
   const CUresult status = SCOREMOD_DRIVER(cuMemGetAddressRange)(&begin, &bytes, address);
   if (status == CUDA_ERROR_NOT_FOUND || status == CUDA_ERROR_INVALID_VALUE) return {address, 1};
   check_driver(status, "cuMemGetAddressRange");
+  if (address - begin >= bytes) return {address, 1};
   return {begin, bytes};
 }
 

@@ -60,7 +60,7 @@ struct ArgumentConstants {
   std::vector<int> values;
 };
 
-/// tensor_argument() but for the places of rows that others than strides say.
+/// tensor_argument() without the offsets or the page table that say where rows lie.
 device::TensorArgument dense_argument(const AttentionProblem& problem, TensorRole role, const void* data) {
   const problem::TensorShape shape = problem::memory_shape_of(problem, role);
   const Strides strides = problem::strides_of(problem, role);
