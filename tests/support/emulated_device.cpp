@@ -16,9 +16,6 @@ namespace {
 
 using backend::kernels::KernelLaunch;
 
-/// None: they take longer to compile than to run, optimized or not.
-constexpr const char* kOptions = "";
-
 std::uint16_t encode(float value, bool bf16) { return bf16 ? encode_bf16(value) : encode_f16(value); }
 
 void plant(std::string& text, const EmulatedLaunches::Fault& fault) {
@@ -64,7 +61,7 @@ EmulatedLaunches::EmulatedLaunches(std::string text, const std::vector<KernelLau
             plant(text, another_fault);
             return with_entry(std::move(text), launches);
           }(),
-          kOptions, SCOREMOD_TEST_EMULATED_HEADERS) {}
+          "", SCOREMOD_TEST_EMULATED_HEADERS, SCOREMOD_TEST_EMULATED_OBJECTS) {}
 
 void EmulatedLaunches::run(backend::kernels::ArgumentBytes argument, unsigned seed) const {
   for (const KernelLaunch& launch : launches_) run_one(launch, argument, seed);
