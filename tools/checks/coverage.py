@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Runs the tests of a build that counts branches, and names the branches of the compiler that no test takes and nobody has given a reason for.
+
+usage: coverage.py BUILD [--record FILE] [--commit TEXT] [--programs NAME...]
+
+BUILD is one of the preset `coverage` (./dev coverage makes it). The programs of the tests are run, without tests of backends. Branches that only an exception takes are
+left out, and so are those that GCC makes without a condition in the source, those to a fail_bug(), which nothing reaches by design, and those of
+a `switch`, whose cases are lines of their own. untaken_branches.json, beside this file, has the reasons: each for one line of a
+file, by its text, so that it holds where lines above change. --record writes how many lines and branches of each folder are taken. The exit code is 1 where
+a test fails, where a branch is neither taken nor listed, and where a reason is given for a line that is not there or whose branches are all taken.
+"""
+
+import argparse
+import collections
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+REASONS = Path(__file__).resolve().with_name("untaken_branches.json")
+FOLDERS = ("ir", "passes", "autodiff", "analysis", "masks")
+PROGRAMS = ("scoremod_unit_tests", "scoremod_golden_tests", "scoremod_property_tests")
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One line of a source that has code: how many branches it has, and how many of these are taken."""
+
+    file: str
+    number: int
+    branches: int
+    taken: int
+    runs: bool
+
+
+def tests_of(program):
+    """GoogleTest's filter of a program's tests, without those of backends: they take long, and count nothing that the others don't."""
+    with tempfile.TemporaryDirectory() as folder:
+        listed = Path(folder) / "tests.json"
+        subprocess.run([program, "--gtest_list_tests", f"--gtest_output=json:{listed}"], check=True, stdout=subprocess.DEVNULL)
+        suites = json.loads(listed.read_text(encoding="utf-8"))["testsuites"]
+    return ":".join(f"{suite['name']}.{test['name']}" for suite in suites for test in suite["testsuite"] if "/unit/backend/" not in test["file"])
+
+
+def run_tests(build, programs):
+    """Runs the programs with counters of zero, each in as many processes as there are cores; whether all passed."""
+    for counters in build.rglob("*.gcda"):
+        counters.unlink()
+    count, passed = os.cpu_count() or 1, True
+    for program in (build / "bin" / name for name in programs):
+        shards = [{**os.environ, "SCOREMOD_CACHE": "off", "GTEST_TOTAL_SHARDS": str(count), "GTEST_SHARD_INDEX": str(i)} for i in range(count)]
+        command = [program, "--gtest_brief=1", f"--gtest_filter={tests_of(program)}"]
+        running = [subprocess.Popen(command, env=environment) for environment in shards]
+        codes = [each.wait() for each in running]
+        passed = passed and not any(codes)
+    return passed
+
+
+def counted(build, root):
+    """gcovr's report of a build."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        filters = [argument for name in FOLDERS for argument in ("--filter", f"{root}/src/{name}/")]
+        options = ["--exclude-throw-branches", "--exclude-unreachable-branches", "--exclude-noncode-lines", "--merge-lines"]
+        command = [Path(sys.executable).with_name("gcovr"), "--root", root, *filters, *options, "--json", report, build / "CMakeFiles/scoremod_objects.dir"]
+        subprocess.run(command, check=True)
+        return json.loads(report.read_text(encoding="utf-8"))
+
+
+def lines_of(report, text_of):
+    """The Lines of gcovr's report; one for all instances of a template that have the same branches. text_of: gives the text of a line by its file and number."""
+    for file in report["files"]:
+        instances = collections.defaultdict(list)
+        for line in file["lines"]:
+            counts = [each["count"] for each in line.get("branches", [])]
+            instances[line["line_number"], len(counts)].append([line["count"], *counts])
+        for (number, _), counts in instances.items():
+            runs, *branches = (max(of_all) > 0 for of_all in zip(*counts, strict=True))
+            text = text_of(file["file"], number)
+            if "fail_bug(" in text:
+                runs, branches = True, []
+            if text.startswith("switch ("):
+                branches = []
+            yield Line(file["file"], number, len(branches), sum(branches), runs)
+
+
+def untaken(lines, reasons, text_of):
+    """(lines that are neither whole nor listed, reasons that nothing needs). text_of gives the text of a Line."""
+    needed, open_lines = set(), []
+    for line in lines:
+        if line.runs and line.taken == line.branches:
+            continue
+        key = line.file, text_of(line)
+        needed.add(key)
+        if key not in reasons:
+            open_lines.append(line)
+    return open_lines, sorted(set(reasons) - needed)
+
+
+def folders_of(lines, listed):
+    """Folder -> how many lines and branches there are, are taken and stand in the list with their reasons."""
+    found = {name: collections.Counter() for name in FOLDERS}
+    for line in lines:
+        counts = found[line.file.split("/")[1]]
+        counts["lines"] += 1
+        counts["lines_taken"] += line.runs
+        counts["branches"] += line.branches
+        counts["branches_taken"] += line.taken
+        counts["branches_listed"] += line.branches - line.taken if listed(line) else 0
+    return {name: dict(counts) for name, counts in found.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--programs", nargs="+", default=PROGRAMS)
+    options = parser.parse_args()
+    passed = run_tests(options.build, options.programs)
+    sources = {}
+
+    def text_at(file, number):
+        if file not in sources:
+            sources[file] = (ROOT / file).read_text(encoding="utf-8").splitlines()
+        return sources[file][number - 1].strip()
+
+    def text_of(line):
+        return text_at(line.file, line.number)
+
+    lines = list(lines_of(counted(options.build.resolve(), ROOT), text_at))
+    reasons = {(each["file"], each["line"]): each["reason"] for each in json.loads(REASONS.read_text(encoding="utf-8"))}
+    open_lines, unneeded = untaken(lines, reasons, text_of)
+    for line in open_lines:
+        missing = f"{line.branches - line.taken} of {line.branches} branches are not taken" if line.runs else "no test runs it"
+        print(f"{line.file}:{line.number}: {missing}: {text_of(line)}")
+    for file, text in unneeded:
+        print(f"{file}: untaken_branches.json has a reason for a line that is not there, or is taken whole: {text}")
+    folders = folders_of(lines, lambda line: (line.file, text_of(line)) in reasons)
+    for name, counts in folders.items():
+        print(name, counts)
+    if options.record is not None:
+        options.record.write_text(json.dumps({"commit": options.commit, "folders": folders}, indent=1) + "\n", encoding="utf-8")
+    return 0 if passed and not open_lines and not unneeded else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
