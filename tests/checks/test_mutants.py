@@ -1,6 +1,7 @@
 """The drawing of mutants, and a whole run on a tree of one source and one test."""
 
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -90,7 +91,22 @@ def test_a_run_names_what_no_test_finds(tmp_path):
         (tree / name).write_text(text)
     subprocess.run("git init -q . && git add -A", shell=True, cwd=tree, check=True)
     command = [sys.executable, SCRIPT, "100", "--seed", "3", "--root", tree, "--build", tmp_path / "scratch"]
+    command += ["--filter", "*", "--record", tmp_path / "runs.json"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert said.startswith("seed 3\n") and "seed 3: 1 found, 3 survived" in said, said
     assert re.search(r"^found: src/ir/larger.cpp:2\n- return a < b \? b : a;\n\+ return a >= b", said, re.MULTILINE)
     assert said.count("\nsurvived: src/ir/larger.cpp:5") == 2 * 2 and (tree / "src/ir/larger.cpp").read_text() == SOURCE
+    (run,) = json.loads((tmp_path / "runs.json").read_text())
+    assert (run["seed"], run["folders"], run["found"], len(run["survived"])) == (3, ["ir"], 1, 3)
+
+
+def test_the_tests_of_a_mutants_own_folder_come_first(tmp_path):
+    for name, text in {"ir/a_test.cpp": "TEST(Lexer, One) {}\nTEST_P(Parse, Two) {}", "backend/x/b_test.cpp": "TEST_F(Kernels, Three) {}"}.items():
+        (tmp_path / "tree/tests/unit" / name).parent.mkdir(parents=True)
+        (tmp_path / "tree/tests/unit" / name).write_text(text)
+    subprocess.run("git init -q .", shell=True, cwd=tmp_path, check=True)
+    scratch = mutants.Scratch(tmp_path, tmp_path, programs=["unit", "property"])
+    (mutant, *_) = mutants.mutants_of("src/ir/x.cpp", "return a < b;")
+    others = "*-Kernels.*:*/Kernels.*:Kernels/*"
+    assert scratch._rounds(None) == [("unit", others), ("property", others)]
+    assert scratch._rounds(mutant) == [("unit", "Lexer.*:*/Lexer.*:Lexer/*:Parse.*:*/Parse.*:Parse/*"), ("unit", others), ("property", others)]

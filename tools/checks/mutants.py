@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Changes one operator, constant or condition of the sources at a time, and names the changes that no unit or property test finds.
 
-usage: mutants.py COUNT [--seed N] [--build FOLDER] [--preset PRESET] [--filter PATTERN] [--files GLOB...] [--seconds N]
+usage: mutants.py COUNT [--seed N] [--build FOLDER] [--preset PRESET] [--filter PATTERN] [--files GLOB...] [--seconds N] [--record FILE] [--commit TEXT]
 
 COUNT mutants are drawn from the folders of src below. Each is compiled and tested in a copy of the tree in FOLDER (default: build/mutants), where
-ccache and the objects of the one before are used. --filter is GoogleTest's, of the tests to run. The seed is printed; with it the same
-mutants come again. A mutant that doesn't compile is counted apart, and one whose tests run for TIMEOUT seconds is found. It takes a minute or
-more for each mutant and is no part of CI. The exit code is 0; the survivors are printed as differences, for tests to be written.
+ccache and the objects of the one before are used. The unit tests of a mutant's own folder come first, and all others only where these pass: those of
+backends are left out, as they take most of the time. --filter, GoogleTest's, says which tests to run in place of both. The seed is printed; with it the same
+mutants come again. A mutant that doesn't compile is counted apart, and one whose tests run for TIMEOUT seconds is found. It takes half a minute or
+more for each mutant and is no part of CI. The exit code is 0; the survivors are printed as differences, for tests to be written. --record adds the run to
+a file, in which somebody then writes of each survivor which test finds it now, or why no test could ("equal ...").
 """
 
 import argparse
 import dataclasses
+import json
 import os
 import random
 import re
@@ -102,10 +105,21 @@ def draw(root, count, seed, globs=()):
     return random.Random(seed).sample(every, min(count, len(every)))
 
 
-class Scratch:
-    """A copy of the tree in which mutants are built."""
+def suites_of(folder):
+    """The names of GoogleTest's suites whose tests stand below a folder."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.cpp"))] if folder.is_dir() else []
+    return {name for text in texts for name in re.findall(r"^(?:TEST|TEST_F|TEST_P|TYPED_TEST)\((\w+),", text, re.MULTILINE)}
 
-    def __init__(self, root, folder, tests="*", programs=PROGRAMS, preset="dev"):
+
+def filter_of(suites):
+    """GoogleTest's filter of all tests of these suites, whatever parameters they have."""
+    return ":".join(f"{name}.*:*/{name}.*:{name}/*" for name in sorted(suites))
+
+
+class Scratch:
+    """A copy of the tree in which mutants are built. tests: GoogleTest's filter of those to run; None of what a mutant asks for."""
+
+    def __init__(self, root, folder, tests=None, programs=PROGRAMS, preset="dev"):
         self.tree, self.build, self.tests, self.programs, self.preset = folder / "tree", folder / "build", tests, programs, preset
         self.tree.mkdir(parents=True, exist_ok=True)
         kept = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True).stdout.decode().split("\0")
@@ -120,24 +134,34 @@ class Scratch:
         subprocess.run(["cmake", "--preset", self.preset, "-B", self.build], cwd=self.tree, check=True, stdout=subprocess.DEVNULL)
         if self._compile():
             sys.exit("mutants: the tests don't build without a mutant")
-        if not self._tested():
+        if not all(self._passes(*each) for each in self._rounds(None)):
             sys.exit("mutants: a test fails without a mutant")
 
     def _compile(self):
         command = ["cmake", "--build", self.build, "--parallel", str(os.cpu_count()), "--target", *self.programs]
         return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
 
-    def _tested(self):
-        """Whether all tests pass in time."""
-        environment = {**os.environ, "SCOREMOD_CACHE": "off"}
-        for program in self.programs:
-            command = [self.build / "bin" / program, "--gtest_brief=1", f"--gtest_filter={self.tests}"]
-            try:
-                if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=TIMEOUT, env=environment, check=False).returncode:
-                    return False
-            except subprocess.TimeoutExpired:
-                return False
-        return True
+    def _rounds(self, mutant):
+        """(program, filter) of what is run for a mutant, in this order; None: of the sources as they are."""
+        if self.tests is not None:
+            return [(program, self.tests) for program in self.programs]
+        own = set() if mutant is None else suites_of(self.tree / "tests/unit" / Path(mutant.file).parts[1])
+        slow = filter_of(suites_of(self.tree / "tests/unit/backend"))
+        return ([(self.programs[0], filter_of(own))] if own else []) + [(program, f"*-{slow}") for program in self.programs]
+
+    def _passes(self, program, tests):
+        """Whether all tests of a filter pass in time, in as many processes as there are cores."""
+        count, command = os.cpu_count() or 1, [self.build / "bin" / program, "--gtest_brief=1", f"--gtest_filter={tests}"]
+        shards = [{**os.environ, "SCOREMOD_CACHE": "off", "GTEST_TOTAL_SHARDS": str(count), "GTEST_SHARD_INDEX": str(i)} for i in range(count)]
+        running = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) for environment in shards]
+        end = time.monotonic() + TIMEOUT
+        try:
+            return not any(each.wait(max(end - time.monotonic(), 0)) for each in running)
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            for each in running:
+                each.kill()
 
     def outcome(self, mutant):
         """found, survived or "does not compile"."""
@@ -147,7 +171,7 @@ class Scratch:
             path.write_text(mutant.applied(text), encoding="utf-8")
             if self._compile():
                 return "does not compile"
-            return "survived" if self._tested() else "found"
+            return "survived" if all(self._passes(*each) for each in self._rounds(mutant)) else "found"
         finally:
             path.write_text(text, encoding="utf-8")
 
@@ -158,19 +182,23 @@ def main():
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "mutants")
     parser.add_argument("--preset", default="dev", help="of CMakePresets.json; dev compiles fast, release may have its objects in ccache")
-    parser.add_argument("--filter", default="*", help="GoogleTest's filter of the tests to run")
+    parser.add_argument("--filter", help="GoogleTest's filter of the tests to run")
     parser.add_argument("--files", nargs="*", default=(), help="draw from sources that one of these patterns matches")
     parser.add_argument("--seconds", type=float, default=3600, help="begin no mutant after so many")
+    parser.add_argument("--record", type=Path, help="add the run to this file")
+    parser.add_argument("--commit", default="", help="what the record says of the sources")
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree whose sources are changed in a copy")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     mutants, end = draw(options.root, options.count, options.seed, options.files), time.monotonic() + options.seconds
     scratch, counts, survivors = Scratch(options.root, options.build, options.filter, preset=options.preset), {}, []
     scratch.prepare()
+    tried = []
     for mutant in mutants:
         if time.monotonic() > end:
             break
         outcome = scratch.outcome(mutant)
+        tried.append(Path(mutant.file).parts[1])
         counts[outcome] = counts.get(outcome, 0) + 1
         shown = mutant.shown((options.root / mutant.file).read_text(encoding="utf-8"))
         print(f"{outcome}: {shown}", flush=True)
@@ -178,6 +206,16 @@ def main():
     print(f"seed {options.seed}: " + (", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())) or "no mutants"))
     for shown in survivors:
         print(f"\nsurvived: {shown}")
+    if options.record is not None:
+        record(options, sorted(set(tried)), counts, survivors)
+
+
+def record(options, folders, counts, survivors):
+    """Adds a run to the record, in which nobody has said yet what became of the survivors."""
+    runs = json.loads(options.record.read_text(encoding="utf-8")) if options.record.exists() else []
+    run = {"commit": options.commit, "seed": options.seed, "folders": folders, "found": counts.get("found", 0)}
+    runs.append({**run, "survived": [{"mutant": shown, "verdict": ""} for shown in survivors]})
+    options.record.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
