@@ -57,6 +57,8 @@ class Artifact {
   /// The engine that the backend's library chose by the problem's sizes, by the library's name. A trial takes the same.
   /// Empty where nothing is chosen so.
   virtual std::string library_engine() const { return {}; }
+  /// The engines that the library would take next, best first. One of them may need less memory.
+  virtual std::vector<std::string> next_library_engines() const { return {}; }
 };
 
 /// The outcome of a build: an artifact, or the backend's words of refusal. Any other failure is thrown.

@@ -38,6 +38,16 @@ struct NoTrial {
   std::string text;
 };
 
+/// The candidate of the same structure for a problem and a task; nothing where the backend has none.
+std::optional<Candidate> same_candidate(const Considered& considered, const CompiledProblem& problem,
+                                        const backend::Task& task, const backend::Target& target) {
+  std::vector<UnsupportedReason> reasons;
+  for (Candidate& same : considered.engine->candidates(problem, task, target, reasons)) {
+    if (same.structural_key == considered.candidate.structural_key) return std::move(same);
+  }
+  return std::nullopt;
+}
+
 /// One task's planning, from the candidates to the one that runs.
 class TaskPlanner {
  public:
@@ -121,11 +131,33 @@ class TaskPlanner {
         continue;
       }
       considered.artifact = std::move(built.artifact);
+      const auto fits_alone = [&](const Candidate&, const std::shared_ptr<const backend::Artifact>& artifact) {
+        return artifact->workspace_bytes() <= request_.max_workspace;
+      };
+      if (!fits_alone(considered.candidate, considered.artifact))
+        take_smaller_engine(considered, build_artifact, fits_alone);
       considered.workspace_bytes = std::max(considered.artifact->workspace_bytes(), known.value_or(0));
       if (answer_.chosen() != nullptr) continue;
       considered.chosen = true;
       if (request_.every_candidate) continue;
       build_trial_elsewhere(considered);
+      return;
+    }
+  }
+
+  /// For an artifact that needs more memory than the limit. The first of the library's next engines whose artifact
+  /// `fits` takes its place, if there is one.
+  template <class Build, class Fits>
+  void take_smaller_engine(Considered& considered, const Build& build, const Fits& fits) const {
+    for (const std::string& name : considered.artifact->next_library_engines()) {
+      backend::Task task = task_;
+      task.library_engine = name;
+      std::optional<Candidate> same = same_candidate(considered, problem_, task, *request_.target);
+      if (!same) continue;
+      backend::BuildResult built = build(*considered.engine, *same, *request_.target);
+      if (!built.artifact || !fits(*same, built.artifact)) continue;
+      considered.candidate = std::move(*same);
+      considered.artifact = std::move(built.artifact);
       return;
     }
   }
@@ -191,7 +223,7 @@ class TaskPlanner {
     if (candidate.recipe->needs_context()) enter_planning();
     backend::BuildResult built = obtain_artifact(*considered.engine, candidate, *request_.target);
     if (!built.artifact) return refuse(considered, built.refusal);
-    considered.artifact = built.artifact;
+    considered.artifact = std::move(built.artifact);
     if (needs_trial(considered)) {
       if (request_.ready_only) return leave_for_later(considered);
       if (!begins) trial_.begin(task_.direction);
@@ -199,11 +231,26 @@ class TaskPlanner {
     enter_planning();
     {
       const TimedStep step("load onto the device", candidate.label);
-      plan = candidate.recipe->plan(std::move(built.artifact), request_.options);
+      plan = candidate.recipe->plan(considered.artifact, request_.options);
+    }
+    return is_within_limit(considered, plan) && (!is_verified(candidate) || is_right(considered));
+  }
+
+  /// Whether the plan's workspace is within the limit, by a smaller engine of the library's if need be.
+  bool is_within_limit(Considered& considered, backend::ExecutablePlan& plan) {
+    if (plan.workspace_bytes() > request_.max_workspace) {
+      // It may have to be built.
+      if (request_.ready_only && !considered.artifact->next_library_engines().empty())
+        return leave_for_later(considered);
+      take_smaller_engine(considered, obtain_artifact, [&](const Candidate& same, const auto& artifact) {
+        backend::ExecutablePlan smaller = same.recipe->plan(artifact, request_.options);
+        if (smaller.workspace_bytes() > request_.max_workspace) return false;
+        plan = std::move(smaller);
+        return true;
+      });
     }
     considered.workspace_bytes = plan.workspace_bytes();
-    if (!fits(considered, plan.workspace_bytes())) return false;
-    return !is_verified(candidate) || is_right(considered);
+    return fits(considered, plan.workspace_bytes());
   }
 
   /// Until the task is planned. Not before the device is wanted, whose context may still be in the making.
@@ -335,11 +382,7 @@ verification::Subject subject_of(const Considered& considered, const backend::Ta
 
 std::optional<Candidate> trial_candidate(const Considered& considered, const backend::Task& task,
                                          const backend::Target& target, verification::Trial& trial) {
-  std::vector<UnsupportedReason> reasons;
-  for (Candidate& same : considered.engine->candidates(trial.problem(), task, target, reasons)) {
-    if (same.structural_key == considered.candidate.structural_key) return std::move(same);
-  }
-  return std::nullopt;
+  return same_candidate(considered, trial.problem(), task, target);
 }
 
 TaskAnswer plan_task(const CompiledProblem& problem, const backend::Task& task, const Request& request,

@@ -190,9 +190,11 @@ def main():
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree whose sources are changed in a copy")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
-    mutants, end = draw(options.root, options.count, options.seed, options.files), time.monotonic() + options.seconds
     scratch, counts, survivors = Scratch(options.root, options.build, options.filter, preset=options.preset), {}, []
+    # Of the copy, as somebody may go on with the sources.
+    mutants = draw(scratch.tree, options.count, options.seed, options.files)
     scratch.prepare()
+    end = time.monotonic() + options.seconds
     tried = []
     for mutant in mutants:
         if time.monotonic() > end:
@@ -200,7 +202,7 @@ def main():
         outcome = scratch.outcome(mutant)
         tried.append(Path(mutant.file).parts[1])
         counts[outcome] = counts.get(outcome, 0) + 1
-        shown = mutant.shown((options.root / mutant.file).read_text(encoding="utf-8"))
+        shown = mutant.shown((scratch.tree / mutant.file).read_text(encoding="utf-8"))
         print(f"{outcome}: {shown}", flush=True)
         survivors += [shown] if outcome == "survived" else []
     print(f"seed {options.seed}: " + (", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())) or "no mutants"))

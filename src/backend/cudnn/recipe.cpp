@@ -1,7 +1,9 @@
 #include "backend/cudnn/recipe.hpp"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "backend/cudnn/execution_plans.hpp"
 #include "backend/cudnn/graph/engine.hpp"
@@ -25,6 +27,7 @@ class CudnnArtifact final : public Artifact {
   std::vector<std::byte> serialize() const override { return engine_->serialize(); }
   std::size_t workspace_bytes() const override { return engine_->workspace_bytes(); }
   std::string library_engine() const override { return engine_->engine(); }
+  std::vector<std::string> next_library_engines() const override { return engine_->next_engines(); }
   const std::shared_ptr<const EnginePlan>& engine() const { return engine_; }
 
  private:

@@ -32,22 +32,29 @@ constexpr std::size_t kMaxWorkspace = std::size_t{1} << 30;
 
 class FakeArtifact final : public backend::Artifact {
  public:
-  explicit FakeArtifact(std::string library_engine) : library_engine_(std::move(library_engine)) {}
+  FakeArtifact(std::string library_engine, std::size_t bytes)
+      : library_engine_(std::move(library_engine)), bytes_(bytes) {}
   std::vector<std::byte> serialize() const override { return {std::byte{1}}; }
+  std::size_t workspace_bytes() const override { return bytes_; }
   std::string library_engine() const override { return library_engine_; }
+  std::vector<std::string> next_library_engines() const override {
+    return bytes_ == 0 ? std::vector<std::string>() : std::vector<std::string>{"refused", "small"};
+  }
 
  private:
   std::string library_engine_;
+  std::size_t bytes_;
 };
 
-/// The cpu backend's forward, whose output is spoiled or not.
+/// The cpu backend's forward, whose output is spoiled or not, and whose workspace is larger by `beside`.
 class SpoiledForward final : public backend::ForwardPlan {
  public:
-  SpoiledForward(const CompiledProblem& problem, bool right)
+  SpoiledForward(const CompiledProblem& problem, bool right, std::size_t beside)
       : right_(right),
+        beside_(beside),
         bytes_(problem::bytes_of(problem.problem, problem::TensorRole::kO)),
         plan_(backend::cpu::make_forward_plan(problem, {})) {}
-  std::size_t workspace_bytes() const override { return plan_->workspace_bytes(); }
+  std::size_t workspace_bytes() const override { return plan_->workspace_bytes() + beside_; }
   void execute(const backend::ForwardTensors& tensors, const backend::CallParameters& parameters,
                std::span<std::byte> workspace) const override {
     plan_->execute(tensors, parameters, workspace);
@@ -56,7 +63,7 @@ class SpoiledForward final : public backend::ForwardPlan {
 
  private:
   bool right_;
-  std::size_t bytes_;
+  std::size_t beside_, bytes_;
   std::unique_ptr<backend::ForwardPlan> plan_;
 };
 
@@ -78,14 +85,16 @@ struct Behaviour {
   bool any_sizes = false;  ///< its artifacts serve other sizes too
   /// Its library has an engine "short" up to 400 queries and "long" beyond, and this one is wrong.
   std::string wrong_engine = {};
+  /// The workspace of its library's first engine, "large". Behind that it has "refused" and "small", which needs none.
+  std::size_t beside = 0;
 };
 
 class FakeRecipe final : public backend::Recipe {
  public:
   FakeRecipe(CompiledProblem problem, const Task& task, Behaviour behaviour, int* builds)
       : problem_(std::move(problem)), behaviour_(std::move(behaviour)), builds_(builds) {
-    if (behaviour_.wrong_engine.empty()) return;
-    engine_ = problem_.problem.seq_q > 400 ? "long" : "short";
+    if (behaviour_.wrong_engine.empty() && behaviour_.beside == 0) return;
+    engine_ = behaviour_.beside > 0 ? "large" : problem_.problem.seq_q > 400 ? "long" : "short";
     if (!task.library_engine.empty()) engine_ = task.library_engine;
   }
   backend::BuildResult build(const Target&) const override {
@@ -93,10 +102,11 @@ class FakeRecipe final : public backend::Recipe {
     if (*builds_ <= behaviour_.out_of_memory) throw std::bad_alloc();
     if (!behaviour_.refusal.empty() && (*builds_ == 1 || !behaviour_.refuses_once))
       return {nullptr, behaviour_.refusal};
-    return {std::make_shared<FakeArtifact>(engine_), ""};
+    if (engine_ == "refused") return {nullptr, "no such engine"};
+    return {std::make_shared<FakeArtifact>(engine_, beside()), ""};
   }
   std::shared_ptr<const backend::Artifact> load(std::span<const std::byte>, const Target&) const override {
-    return std::make_shared<FakeArtifact>(engine_);
+    return std::make_shared<FakeArtifact>(engine_, beside());
   }
   backend::ExecutablePlan plan(std::shared_ptr<const backend::Artifact>, const backend::PlanOptions&) const override {
     return plan_of(problem_);
@@ -113,9 +123,10 @@ class FakeRecipe final : public backend::Recipe {
   backend::ExecutablePlan plan_of(const CompiledProblem& problem) const {
     backend::ExecutablePlan plan;
     plan.forward = std::make_shared<SpoiledForward>(
-        problem, behaviour_.right && (engine_.empty() || engine_ != behaviour_.wrong_engine));
+        problem, behaviour_.right && (engine_.empty() || engine_ != behaviour_.wrong_engine), beside());
     return plan;
   }
+  std::size_t beside() const { return engine_ == "large" ? behaviour_.beside : 0; }
 
   const CompiledProblem problem_;
   const Behaviour behaviour_;
@@ -143,6 +154,7 @@ class FakeEngine final : public backend::Backend {
     candidate.structural_key = Bytes(bytes.begin(), bytes.end());
     if (behaviour_.out_of_memory > 0 || behaviour_.kept_by_key) {
       Bytes plan_key(bytes.begin(), bytes.end());
+      for (const char c : task.library_engine) plan_key.push_back(static_cast<std::byte>(c));
       if (behaviour_.key_has_sizes) plan_key.push_back(static_cast<std::byte>(problem.problem.seq_q % 251));
       candidate.plan_key = plan_key;
     }
@@ -344,6 +356,36 @@ TEST(PlanTask, PassesOverABuiltPlanThatDoesNotFit) {
   const Answer answer = answer_of(problem, {&engine}, Level::kBuilt, limit_of(needed - 1));
   EXPECT_EQ(answer.chosen, "");
   EXPECT_EQ(answer.answer.considered.front().refusal.value().id, "workspace_limit");
+}
+
+TEST(PlanTask, TakesALibrarysNextEngineThatFitsWhereTheFirstDoesNot) {
+  constexpr std::size_t kBeside = 1000;
+  const Behaviour behaviour{.workspace = std::nullopt, .beside = kBeside};
+  const CompiledProblem problem = problem_of("value = score * 7.125");
+  const std::size_t needed = backend::cpu::make_forward_plan(problem, {})->workspace_bytes();
+  const auto of = [&](std::size_t limit, Level level, Behaviour of_engine, bool ready_only = false) {
+    const FakeEngine engine("library", std::move(of_engine));
+    const auto change = [&](Request& request) {
+      request.max_workspace = limit;
+      request.ready_only = ready_only;
+    };
+    return answer_of(problem, {&engine}, level, change).answer.considered.front();
+  };
+  EXPECT_EQ(of(needed + kBeside, Level::kBuilt, behaviour).artifact->library_engine(), "large");
+  // The trial is of the engine that runs.
+  const Behaviour wrong{.workspace = std::nullopt, .wrong_engine = "large", .beside = kBeside};
+  const Considered next = of(needed + kBeside - 1, Level::kVerified, wrong);
+  EXPECT_EQ(next.artifact->library_engine(), "small");
+  EXPECT_EQ(next.chosen ? next.workspace_bytes : 0, needed);
+  EXPECT_EQ(of(needed + kBeside, Level::kVerified, wrong).refusal.value().id, "wrong_result");
+  const Considered none = of(needed - 1, Level::kBuilt, behaviour);
+  EXPECT_EQ(none.refusal.value().id, "workspace_limit");
+  EXPECT_NE(none.refusal->text.find(std::to_string(needed + kBeside)), std::string::npos) << none.refusal->text;
+  // A build takes longer than a call may.
+  const Behaviour kept{.workspace = std::nullopt, .kept_by_key = true, .beside = kBeside};
+  EXPECT_TRUE(of(needed + kBeside, Level::kBuilt, kept).chosen);
+  EXPECT_TRUE(of(needed + kBeside, Level::kBuilt, kept, true).chosen);
+  EXPECT_TRUE(of(needed, Level::kBuilt, kept, true).left_for_later);
 }
 
 /// For a device that isn't there: artifacts are built, and nothing runs.

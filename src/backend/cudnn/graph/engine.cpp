@@ -21,7 +21,7 @@ namespace scoremod::backend::cudnn {
 namespace {
 
 /// The format of serialize()'s bytes; counts up when they change.
-constexpr int kFormat = 2;
+constexpr int kFormat = 3;
 
 void use_library() {
   require_library();
@@ -30,11 +30,20 @@ void use_library() {
 
 std::vector<std::uint8_t> octets(std::string_view text) { return {text.begin(), text.end()}; }
 
+/// The engine of a plan, and those that cuDNN names behind it.
+struct EngineNames {
+  std::string built;
+  std::vector<std::string> next;
+};
+
 class FrontendPlan final : public EnginePlan {
  public:
   /// `identity` describes the device that it was built for; `bytes` are those that it was loaded from, if it was.
-  FrontendPlan(std::shared_ptr<Graph> graph, std::string engine, std::string identity, std::vector<std::byte> bytes)
-      : graph_(std::move(graph)), engine_(std::move(engine)), identity_(std::move(identity)), bytes_(std::move(bytes)) {
+  FrontendPlan(std::shared_ptr<Graph> graph, EngineNames engines, std::string identity, std::vector<std::byte> bytes)
+      : graph_(std::move(graph)),
+        engines_(std::move(engines)),
+        identity_(std::move(identity)),
+        bytes_(std::move(bytes)) {
     // Reading the template makes it where loading did not.
     const auto& slots = graph_->varpack_template;
     if (!slots.prepared) check(graph_->prepare_variant_pack_template(), "prepare_variant_pack_template");
@@ -58,7 +67,8 @@ class FrontendPlan final : public EnginePlan {
 
   std::size_t workspace_bytes() const override { return workspace_; }
   std::span<const std::int64_t> uids() const override { return uids_; }
-  const std::string& engine() const override { return engine_; }
+  const std::string& engine() const override { return engines_.built; }
+  const std::vector<std::string>& next_engines() const override { return engines_.next; }
 
   void execute(void* handle, std::span<void* const> pointers, void* workspace) const override {
     // The frontend takes pointers that it doesn't change as void**.
@@ -74,10 +84,14 @@ class FrontendPlan final : public EnginePlan {
       const std::lock_guard lock(construction_turns());
       check(graph_->serialize(graph), "serialize");
     }
-    const nlohmann::json document{
-        {"format", kFormat},   {"cudnn", library().cudnn_version}, {"frontend", CUDNN_FRONTEND_VERSION},
-        {"device", identity_}, {"workspace_bytes", workspace_},    {"graph", nlohmann::json::binary(std::move(graph))},
-        {"engine", engine_}};
+    const nlohmann::json document{{"format", kFormat},
+                                  {"cudnn", library().cudnn_version},
+                                  {"frontend", CUDNN_FRONTEND_VERSION},
+                                  {"device", identity_},
+                                  {"workspace_bytes", workspace_},
+                                  {"graph", nlohmann::json::binary(std::move(graph))},
+                                  {"engine", engines_.built},
+                                  {"next_engines", engines_.next}};
     const std::vector<std::uint8_t> cbor = nlohmann::json::to_cbor(document);
     const auto view = std::as_bytes(std::span(cbor));
     return {view.begin(), view.end()};
@@ -89,7 +103,7 @@ class FrontendPlan final : public EnginePlan {
   }
 
   std::shared_ptr<Graph> graph_;
-  std::string engine_;
+  EngineNames engines_;
   std::string identity_;
   std::vector<std::byte> bytes_;
   std::vector<std::int64_t> uids_;
@@ -130,9 +144,10 @@ BuildOutcome build(const AttentionGraph& spec, cudnnHandle_t handle, const Devic
   }
   EngineBuild engine(*graph, spec.engine);
   if (auto none = engine.run()) return *none;
-  return {
-      BuildStatus::kBuilt, "",
-      std::make_shared<FrontendPlan>(std::move(graph), engine.built(), device.identity(), std::vector<std::byte>{})};
+  EngineNames engines{engine.built(), engine.next()};
+  return {BuildStatus::kBuilt, "",
+          std::make_shared<FrontendPlan>(std::move(graph), std::move(engines), device.identity(),
+                                         std::vector<std::byte>{})};
 }
 
 BuildOutcome build_in_turn(const AttentionGraph& spec, cudnnHandle_t handle, const DeviceProperties& device) {
@@ -160,7 +175,7 @@ DeviceProperties read_properties(cudnnHandle_t handle) {
 /// A stored plan, once all that names its versions and device is as it must be here.
 struct StoredPlan {
   std::vector<std::uint8_t> graph;  ///< the frontend's bytes
-  std::string engine;
+  EngineNames engines;
 };
 
 StoredPlan checked_plan(std::span<const std::byte> bytes, const DeviceProperties& device) {
@@ -173,7 +188,8 @@ StoredPlan checked_plan(std::span<const std::byte> bytes, const DeviceProperties
   expect("cudnn", library().cudnn_version);
   expect("frontend", CUDNN_FRONTEND_VERSION);
   expect("device", device.identity());
-  return {document.at("graph").get_binary(), document.at("engine").get<std::string>()};
+  return {document.at("graph").get_binary(),
+          {document.at("engine").get<std::string>(), document.at("next_engines").get<std::vector<std::string>>()}};
 }
 
 }  // namespace
@@ -234,7 +250,7 @@ std::shared_ptr<EnginePlan> load_plan(std::span<const std::byte> bytes, void* ha
     StoredPlan stored = checked_plan(bytes, device);
     const auto status = graph->deserialize(cudnn_handle, stored.graph);
     if (status.is_bad()) fail_load(status.err_msg);
-    return std::make_shared<FrontendPlan>(std::move(graph), std::move(stored.engine), device.identity(),
+    return std::make_shared<FrontendPlan>(std::move(graph), std::move(stored.engines), device.identity(),
                                           std::vector<std::byte>(bytes.begin(), bytes.end()));
   } catch (const nlohmann::json::exception& error) {
     fail_load(concat("it is damaged: ", error.what()));

@@ -37,6 +37,9 @@ class EnginePlan {
   /// cuDNN's engine and its knobs by cudnn-frontend's name, such as "eng3_k24=36". cuDNN chooses it by the sizes, too.
   virtual const std::string& engine() const = 0;
 
+  /// The engines that cuDNN's heuristics name behind this one, best first; none where the graph named its engine.
+  virtual const std::vector<std::string>& next_engines() const = 0;
+
   /// Enqueues the plan on the handle's stream; allocates nothing on the device and may be captured into a CUDA graph.
   /// Pointers are device pointers in the order of uids(), except by-value tensors and the scale, whose host pointers
   /// are read before this returns. Throws Error(kEnvironment) with cuDNN's own text.

@@ -69,7 +69,9 @@ class EngineBuild {
     }
     const std::int64_t named = graph_.get_execution_plan_count();
     for (std::int64_t i = 0; i < named; ++i) {
-      if ((wanted_.empty() || name_of(i) == wanted_) && build(i)) return std::nullopt;
+      if ((!wanted_.empty() && name_of(i) != wanted_) || !build(i)) continue;
+      while (wanted_.empty() && ++i < named) next_.push_back(name_of(i));
+      return std::nullopt;
     }
     if (!wanted_.empty() && said_.empty() && build_wanted(named)) return std::nullopt;
     return none();
@@ -77,6 +79,8 @@ class EngineBuild {
 
   /// The name of the engine that was built.
   const std::string& built() const { return built_; }
+  /// The names of those behind it, as EnginePlan::next_engines() has them.
+  const std::vector<std::string>& next() const { return next_; }
 
  private:
   std::string name_of(std::int64_t plan) const {
@@ -118,7 +122,7 @@ class EngineBuild {
   const std::string wanted_;
   std::string built_;
   bool failed_ = false;
-  std::vector<std::string> said_;
+  std::vector<std::string> said_, next_;
 };
 
 }  // namespace scoremod::backend::cudnn

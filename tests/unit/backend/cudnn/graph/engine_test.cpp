@@ -65,6 +65,26 @@ AttentionGraph forward_of(std::int64_t length, std::string engine = {}) {
   std::_Exit(right ? 0 : 1);
 }
 
+/// Whether a B200's plan names engines behind its own, which are built by their names. Ends the process.
+[[noreturn]] void build_next_engines() {
+  cuda::load_stub_driver();
+  const BuildOutcome first = build_plan(forward_of(515), b200());
+  if (!first.plan || first.plan->next_engines().empty()) std::_Exit(2);
+  for (const std::string& name : first.plan->next_engines()) {
+    const BuildOutcome next = build_plan(forward_of(515, name), b200());
+    if (!next.plan || next.plan->engine() != name || name == first.plan->engine()) std::_Exit(3);
+    if (!next.plan->next_engines().empty()) std::_Exit(4);
+    std::cerr << name << "\n";
+  }
+  std::_Exit(0);
+}
+
+TEST(BuildPlan, NamesTheEnginesBehindItsOwn) {
+  if (dlopen("libcuda.so.1", RTLD_NOW) != nullptr) GTEST_SKIP() << "this machine has a CUDA driver";
+  if (!library().available) GTEST_SKIP() << library().reason;
+  EXPECT_EXIT(build_next_engines(), testing::ExitedWithCode(0), "eng[0-9]+");
+}
+
 /// A trial has few keys, and is of the engine that cuDNN chose for many.
 TEST(BuildPlan, TakesTheEngineThatTheGraphNames) {
   if (dlopen("libcuda.so.1", RTLD_NOW) != nullptr) GTEST_SKIP() << "this machine has a CUDA driver";
