@@ -3,9 +3,9 @@
 
 usage: coverage.py BUILD [--record FILE] [--commit TEXT] [--programs NAME...]
 
-BUILD is one of the preset `coverage` (./dev coverage makes it). The programs of the tests are run, without tests of backends. Some branches are left out:
-those that only an exception takes, those that GCC makes without a condition in the source, and those to a fail_bug(), which nothing reaches by design.
-So are those of a `switch`, whose cases are lines of their own.
+BUILD is one of the preset `coverage` (./dev coverage makes it). The programs of the tests are run, without tests of backends. Branches
+that only an exception takes are left out, and so are those that GCC makes without a condition in the source. Nothing reaches a fail_bug() by design.
+The cases of a `switch` are lines of their own.
 
 untaken_branches.json, beside this file, has the reasons. Each is for one line of a file, by its text, so that it holds where lines above change.
 --record writes how many lines and branches of each folder are taken. The exit code is 1 where a test fails, and where a branch is neither taken nor listed.

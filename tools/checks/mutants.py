@@ -191,7 +191,7 @@ def main():
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     scratch, counts, survivors = Scratch(options.root, options.build, options.filter, preset=options.preset), {}, []
-    # Of the copy, as somebody may go on with the sources.
+    # They are those of the copy, as somebody may go on with the sources.
     mutants = draw(scratch.tree, options.count, options.seed, options.files)
     scratch.prepare()
     end = time.monotonic() + options.seconds
