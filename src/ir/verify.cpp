@@ -91,9 +91,9 @@ void verify(const Program& program) {
   for (const Root& root : program.roots()) {
     verify_root(program, root);
     if (previous != nullptr) {
-      const bool grows = root.kind > previous->kind ||
-                         (root.kind == RootKind::kOperandAdjoint && previous->kind == RootKind::kOperandAdjoint &&
-                          root.operand >= previous->operand);
+      // kOperandAdjoint is the last kind: before one that does not grow stands another.
+      const bool grows =
+          root.kind > previous->kind || (root.kind == RootKind::kOperandAdjoint && root.operand >= previous->operand);
       if (!grows)
         fail_argument("roots must come in the order value, keep, d_score, accumulate (by operand), each at most once");
     }

@@ -80,6 +80,15 @@ TEST(Differentiate, OperandsGetOneRootForEachRead) {
             "accumulate t[kv_idx] += upstream\n");
 }
 
+TEST(Differentiate, ATableOfTheHighestRankHasAGradientAtItsIndices) {
+  const std::string declared = "table t: f32 rank 4\n";
+  EXPECT_EQ(derivative_of((declared + "value = score + t[b, h, q_idx, kv_idx]").c_str()),
+            declared +
+                "value = score + t[b, h, q_idx, kv_idx]\n"
+                "d_score = upstream\n"
+                "accumulate t[b, h, q_idx, kv_idx] += upstream\n");
+}
+
 TEST(Differentiate, BranchesOfOneConditionShareTheirSelect) {
   EXPECT_EQ(derivative_of("value = select(q_idx > kv_idx, score * 2.0, score * 3.0)"),
             "let %0 = q_idx > kv_idx\n"

@@ -120,6 +120,32 @@ TEST(Builder, RefusesRootsOutOfOrder) {
   expect_part(refusal([&] { finish({keep, value}); }), "a program needs 'value = ...'");
 }
 
+TEST(Builder, RefusesAdjointsThatTheirOperandsDoNotHave) {
+  Builder b;
+  const NodeId score = b.leaf(Op::kScore), query = b.leaf(Op::kQueryIdx);
+  const std::uint32_t count = b.declare({"count", Type::kI32, {}, 0});
+  const std::uint32_t first = b.declare({"first", Type::kF32, {}, 1});
+  const std::uint32_t second = b.declare({"second", Type::kF32, {}, 0});
+  const auto adjoint = [&](std::uint32_t operand, NodeId node, NodeId index) {
+    return Root{RootKind::kOperandAdjoint, node, operand, {index, kNoNode, kNoNode, kNoNode}};
+  };
+  const auto finish = [&](std::vector<Root> adjoints) {
+    adjoints.insert(adjoints.begin(), Root{RootKind::kValue, score, 0, {kNoNode, kNoNode, kNoNode, kNoNode}});
+    b.finish(adjoints);
+  };
+  EXPECT_NO_THROW(finish({adjoint(first, score, query), adjoint(second, score, kNoNode)}));
+  expect_part(refusal([&] { finish({adjoint(second, query, kNoNode)}); }), "an adjoint must be f32, found i32");
+  expect_part(refusal([&] { finish({adjoint(count, score, kNoNode)}); }),
+              "operand 'count' is not f32 and has no gradient");
+  const char* indices = "the indices of 'accumulate first' must be i32, one for each dimension";
+  expect_part(refusal([&] { finish({adjoint(first, score, kNoNode)}); }), indices);
+  expect_part(refusal([&] { finish({adjoint(first, score, score)}); }), indices);
+  expect_part(refusal([&] {
+                finish({adjoint(second, score, kNoNode), adjoint(first, score, query)});
+              }),
+              "roots must come in the order");
+}
+
 TEST(Builder, StopsAtItsLimitOfNodes) {
   Builder b;
   const auto fill = [&b] {

@@ -71,18 +71,36 @@ TEST(InferType, GivesTheResultOrSaysWhyNot) {
             "'/' takes two f32, found (i32, i32); integers divide with '//', or convert with f32()");
   EXPECT_EQ(infer(Op::kFloorDiv, {f32, f32}),
             "'//' takes two i32, found (f32, f32); convert with f32(), i32() or bool()");
+  EXPECT_EQ(infer(Op::kFloorDiv, {i32, f32}),
+            "'//' takes two i32, found (i32, f32); convert with f32(), i32() or bool()");
+  EXPECT_EQ(infer(Op::kDiv, {i32}), "'/' takes two f32, found (i32)");
   EXPECT_EQ(infer(Op::kTanh, {i32}), "'tanh' takes one f32, found (i32); convert with f32(), i32() or bool()");
   EXPECT_EQ(infer(Op::kEq, {boolean, boolean}), "bool");
+  EXPECT_EQ(infer(Op::kEq, {f32, i32}),
+            "'==' takes two arguments of the same type, found (f32, i32); convert with f32(), i32() or bool()");
   EXPECT_EQ(infer(Op::kLt, {boolean, boolean}),
             "'<' takes two f32 or two i32, found (bool, bool); convert with f32(), i32() or bool()");
   EXPECT_EQ(infer(Op::kAnd, {i32, i32}), "'&' takes two bool, found (i32, i32); convert with f32(), i32() or bool()");
+  EXPECT_EQ(infer(Op::kAnd, {boolean, i32}),
+            "'&' takes two bool, found (bool, i32); convert with f32(), i32() or bool()");
   EXPECT_EQ(infer(Op::kSelect, {boolean, i32, i32}), "i32");
   EXPECT_EQ(
       infer(Op::kSelect, {boolean, i32, f32}),
       "'select' takes a bool and two arguments of the same type, found (bool, i32, f32); convert with f32(), i32() or "
       "bool()");
+  EXPECT_EQ(
+      infer(Op::kSelect, {f32, i32, i32}),
+      "'select' takes a bool and two arguments of the same type, found (f32, i32, i32); convert with f32(), i32() or "
+      "bool()");
   EXPECT_EQ(infer(Op::kToBool, {f32}), "bool");
   EXPECT_EQ(infer(Op::kScore, {f32}), "'score' takes no arguments, found (f32)");
+}
+
+TEST(InferType, KnowsNoTypeOfALeaf) {
+  // The Builder knows a leaf's type: an operand has its declaration's.
+  std::string why;
+  EXPECT_EQ(infer_type(Op::kScore, {}, &why), std::nullopt);
+  EXPECT_EQ(infer_type(Op::kOperand, {}, &why), std::nullopt);
 }
 
 TEST(Axis, NamesAndBack) {

@@ -68,11 +68,15 @@ TEST(Parse, RefusesBadTextWithItsPlace) {
       {"value = -2147483649", "line 1, column 10: '-2147483649' does not fit i32; write a float (-2147483649.0)?"},
       {"value = 1e39", "line 1, column 9: '1e39' is outside the range of f32"},
       {"value = score @ 2.0", "line 1, column 15: expected a name, a number or an operator, found '@'"},
+      {"value = score + .", "line 1, column 17: expected a name, a number or an operator, found '.'"},
+      {"value = score + 1.0e", "line 1, column 20: expected the end of the statement or an operator, found 'e'"},
+      {"value = score %", "line 1, column 16: expected a value, found the end of the statement"},
       {"value = score + \xc3\xa9", "line 1, column 17: expected a name, a number or an operator, found '\\xc3'"},
       {"val = score",
        "line 1, column 1: expected operand, table, let, value, keep, d_score or accumulate, found 'val'"},
       {"3 = score", "line 1, column 1: expected operand, table, let, value, keep, d_score or accumulate, found '3'"},
       {"let x = 1.0\nlet x = 2.0", "line 2, column 5: 'x' already has a meaning"},
+      {"operand x: f32 []\nlet x = 1.0", "line 2, column 5: 'x' already has a meaning"},
       {"let score = 1.0", "line 1, column 5: 'score' is a word of the program language; choose another name"},
       {"let tanh = 1.0", "line 1, column 5: 'tanh' is a word of the program language; choose another name"},
       {"let 3 = 1.0", "line 1, column 5: expected a name, found '3'"},
@@ -151,11 +155,22 @@ TEST(Parse, PointsAtThePlace) {
             "line 1, column 16: '+' takes two f32 or two i32, found (f32, i32); convert with f32(), i32() or bool()\n"
             "  value = (score +\n"
             "                 ^");
+  EXPECT_EQ(refusal("value = q_idx\r\nkeep = true", true),
+            "line 1, column 9: 'value' must be f32, found i32; convert with f32()\n"
+            "  value = q_idx\n"
+            "          ^");
   EXPECT_EQ(refusal("let \xc3\xa9 = 1.0", true).substr(0, 19), "line 1, column 5: e");
   EXPECT_EQ(refusal("value = score \xc3\xa9 1.0 $", true),
             "line 1, column 15: expected a name, a number or an operator, found '\\xc3'\n"
             "  value = score \xc3\xa9 1.0 $\n"
             "                ^");
+}
+
+TEST(Parse, CountsCharactersAndNotBytesBeforeThePlace) {
+  EXPECT_EQ(refusal("value = # \xc3\xa9\xc3\xa9", true),
+            "line 1, column 13: expected a value, found the end of the statement\n"
+            "  value = # \xc3\xa9\xc3\xa9\n"
+            "              ^");
 }
 
 TEST(Parse, ShowsOnlyTheSurroundingsInALongLine) {
@@ -195,6 +210,7 @@ TEST(Parse, TakesTheTextAsItIsMeant) {
   };
   same("value = score", "\n\n  value   =\tscore # the score\r\n;;\n");
   same("value = score; keep = true", "keep = true\nvalue = score");
+  same("value = score\r\nkeep = true\r\n", "value = score\nkeep = true\n");
   same("value = score + 1.0 * 2.0", "value = score + (1.0 * 2.0)");
   same("value = score - 1.0 - 2.0", "value = (score - 1.0) - 2.0");
   same("value = -score * 2.0", "value = (-score) * 2.0");

@@ -67,6 +67,15 @@ TEST(Program, EqualityDoesNotTrustTheHash) {
   forged->roots = program.roots();
   forged->hash = program.hash();
   EXPECT_FALSE(Program(forged) == program);
+
+  forged->operands = Program::parse("operand x: f32 []\nvalue = score + 1.0").operands();
+  forged->nodes = program.nodes();
+  EXPECT_FALSE(Program(forged) == program);
+
+  forged->operands = program.operands();
+  EXPECT_TRUE(Program(forged) == program);
+  forged->roots.front().node = 0;
+  EXPECT_FALSE(Program(forged) == program);
 }
 
 TEST(Program, TextOfEveryConstruct) {

@@ -58,6 +58,8 @@ TEST(Verify, FindsEveryBrokenInvariant) {
   expect_bug("as another type than its own", [](auto& d) { d.operands[0].type = Type::kI32; });
   expect_bug("with 0 indices, expected 1", [](auto& d) { first(d, Op::kOperand).payload = 1; });
   expect_bug("with 1 indices, expected 2", [](auto& d) { d.operands[1].table_rank = 2; });
+  expect_bug("reads operand 'x' with 0 indices", [](auto& d) { first(d, Op::kOperand).op = Op::kGather; });
+  expect_bug("reads operand 't' with 1 indices", [](auto& d) { first(d, Op::kGather).op = Op::kOperand; });
   expect_bug("has an index that is not i32", [](auto& d) { first(d, Op::kGather).args[0] = 0; });
   expect_bug("which does not exist", [](auto& d) { d.roots[0].node = 9999; });
   expect_bug("an operand adjoint names operand 9", [](auto& d) { d.roots.back().operand = 9; });
@@ -66,6 +68,7 @@ TEST(Verify, FindsEveryBrokenInvariant) {
 
 TEST(Verify, KnowsDerivatives) {
   EXPECT_FALSE(is_derivative(Program()));
+  EXPECT_FALSE(is_derivative(Program(std::make_shared<Program::Data>())));
   EXPECT_FALSE(is_derivative(Program::parse("value = score; keep = true")));
   EXPECT_TRUE(is_derivative(Program::parse("value = score; d_score = upstream")));
   EXPECT_TRUE(is_derivative(Program::parse("operand x: f32 []\nvalue = score; accumulate x += 1.0")));

@@ -127,6 +127,7 @@ constexpr Spelling kSpellings[] = {
     {"!(kv_idx >= length)", "padding: kv_idx < length"},
     {"kv_idx + 1 <= length", "padding: kv_idx < length"},
     {"kv_idx <= length", "padding: kv_idx < length + 1"},
+    {"kv_idx + 3 <= length", "padding: kv_idx < length - 2"},
     {"kv_idx < lengths[b]", "padding: kv_idx < lengths[b]"},
     {"kv_idx < 100", "padding: kv_idx < 100"},
     {"kv_idx >= length", "padding: kv_idx >= length"},
@@ -149,6 +150,13 @@ constexpr Spelling kSpellings[] = {
     {"q_doc == kv_doc & q_idx >= kv_idx", "documents: kv_idx - q_idx <= 0; q_doc == kv_doc"},
     {"q_doc == kv_doc & abs(q_idx - kv_idx) <= 4", "documents: -4 <= kv_idx - q_idx <= 4; q_doc == kv_doc"},
     {"select(q_doc == kv_doc, q_idx >= kv_idx, false)", "documents: kv_idx - q_idx <= 0; q_doc == kv_doc"},
+    // A band that keeps every pair of valid indices is none.
+    {"kv_idx <= length & length <= q_idx + 1073741823", "padding: kv_idx < length + 1; q_idx >= length - 1073741823"},
+    {"q_idx <= length & length <= kv_idx + 1073741823", "padding: q_idx < length + 1; kv_idx >= length - 1073741823"},
+    // A number made of the score is no bound and no id.
+    {"kv_idx < i32(score)", "general: kv_idx < i32(score)"},
+    {"q_idx + i32(score) == kv_doc", "general: q_idx + i32(score) == kv_doc"},
+    {"q_doc == kv_idx + i32(score)", "general: q_doc == kv_idx + i32(score)"},
     // A mask without a class of its own keeps the band that follows from it.
     {"pad", "general: pad"},
     {"(q_idx - kv_idx) % 2 == 0", "general: (q_idx - kv_idx) % 2 == 0"},
@@ -160,6 +168,8 @@ constexpr Spelling kSpellings[] = {
     {"abs(q_idx - kv_idx) >= 2", "general: abs(q_idx - kv_idx) >= 2"},
     {"abs(q_idx - kv_idx) <= 4 & q_idx != kv_idx", "general: -4 <= kv_idx - q_idx <= 4; q_idx != kv_idx"},
     {"kv_idx < length & q_doc == kv_doc", "general: q_doc == kv_doc; kv_idx < length"},
+    {"sign(2 * q_idx - kv_idx) == 1", "general: sign(2 * q_idx - kv_idx) == 1"},
+    {"select(pad, 1.0, kv_part) > 0.0", "general: select(pad, 1.0, kv_part) > 0.0"},
     {"select(pad, q_idx - kv_idx == 1, q_idx - kv_idx == 3)",
      "general: -3 <= kv_idx - q_idx <= -1; select(pad, %0 == 1, %0 == 3)"},
     // A sum that wraps for valid indices is not the plain comparison.
@@ -209,6 +219,52 @@ TEST(ClassifyMask, BelowTwoToThe24ComparisonsInF32AreExact) {
     const MaskClass mask = classify_mask(normal, context);
     EXPECT_EQ(describe(mask, normal), spelling.expected) << spelling.keep;
     EXPECT_EQ(test::check_split(normal, mask, context, 1), "") << spelling.keep;
+  }
+}
+
+TEST(ClassifyMask, SumsOfManyOrLargeAddendsAreNotFollowed) {
+  MaskContext context;
+  context.index_limit = 12;
+  const Spelling spellings[] = {
+      {"q_idx * 100000000 >= kv_idx * 100000000", "band: kv_idx - q_idx <= 0"},
+      {"q_idx * 150000000 > q_idx * -150000000", "general: q_idx * 150000000 > q_idx * -150000000"},
+      {"q_idx * 150000000 * 2 >= kv_idx", "general: q_idx * 150000000 * 2 >= kv_idx"},
+      {"q_idx * 300000000 >= kv_idx", "general: q_idx * 300000000 >= kv_idx"},
+      {"q_idx + kv_idx + b + h >= length", "general: q_idx + kv_idx + b + h >= length"},
+  };
+  for (const Spelling& spelling : spellings) {
+    const Program program = program_of(spelling.keep);
+    const MaskClass mask = classify_mask(program, context);
+    EXPECT_EQ(describe(mask, program), spelling.expected);
+    EXPECT_EQ(test::check_split(program, mask, context, 1), "") << spelling.keep;
+  }
+}
+
+TEST(ClassifyMask, ReadsCastsThatNoPassHasDropped) {
+  const Program program = program_of("bool(q_idx >= kv_idx)");
+  const MaskClass mask = classify_mask(program, MaskContext());
+  EXPECT_EQ(describe(mask, program), "band: kv_idx - q_idx <= 0");
+  EXPECT_EQ(test::check_split(program, mask, MaskContext(), 1), "");
+}
+
+TEST(ClassifyMask, BandsOfTermsDecideAMaskThatIsTooLargeToProve) {
+  std::string tautologies, others;
+  for (int i = 0; i < 30; ++i) {
+    const std::string n = std::to_string(i), next = std::to_string(i + 1);
+    tautologies += std::string(i == 0 ? "" : " & ") + "(q_idx - kv_idx >= " + n + " | q_idx - kv_idx < " + next + ")";
+    others += " & kv_idx != " + std::to_string(3 * i);
+  }
+  const std::pair<std::string, const char*> rows[] = {
+      {"q_idx - kv_idx > 4 & q_idx - kv_idx < 4" + others, "empty"},
+      {"!(q_idx + 1073741823 >= length | length > kv_idx)" + others, "empty"},
+      {"!(kv_idx + 1073741823 >= length | length > q_idx)" + others, "empty"},
+      {tautologies, "full"},
+  };
+  for (const auto& [keep, expected] : rows) {
+    const Program program = program_of(keep.c_str());
+    const MaskClass mask = classify_mask(program, MaskContext());
+    EXPECT_EQ(describe(mask, program), expected) << keep;
+    EXPECT_EQ(test::check_split(program, mask, MaskContext(), 1), "") << keep;
   }
 }
 

@@ -42,6 +42,9 @@ TEST(TileMaskAnalyzer, DecidesWhatGeometryDecides) {
       {"value = score\nkeep = q_idx >= kv_idx", {0, 63}, {63, 127}, mixed},
       {"value = score\nkeep = q_idx >= kv_idx", {0, 63}, {64, 127}, empty},
       {"value = score\nkeep = q_idx - kv_idx >= 0", {0, 63}, {64, 127}, empty},
+      {"value = score\nkeep = (q_idx >= kv_idx) == true", {64, 127}, {0, 64}, full},
+      {"value = score\nkeep = (q_idx >= kv_idx) == true", {64, 127}, {0, 65}, mixed},
+      {"value = score\nkeep = (q_idx >= kv_idx) == true", {0, 63}, {64, 127}, empty},
       // q and kv on both sides: only the difference counts.
       {"value = score\nkeep = q_idx + kv_idx - 5 >= 2 * kv_idx - 5", {64, 127}, {0, 64}, full},
       {"value = score\nkeep = q_idx + kv_idx < q_idx", {0, 63}, {0, 63}, empty},
