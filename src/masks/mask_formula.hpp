@@ -27,7 +27,7 @@ class MaskFormula {
 
   static constexpr Variable axis(Axis a) { return 1 + static_cast<Variable>(a); }
   /// The i32 node that a variable stands for; kNoNode for the constant 0 and the indices.
-  NodeId node_of(Variable v) const { return nodes_[v]; }
+  NodeId node_of(Variable v) const { return nodes_.at(v); }
 
  private:
   /// A sum of few variables times factors, and a constant.
