@@ -48,6 +48,7 @@ TEST(OfDifferences, LeavesOutWhatDoesNot) {
            "value = select(q_idx * 2 < kv_idx, 1.0, 2.0)",
            "value = select(kv_idx < q_idx * 2, 1.0, 2.0)",
            "value = select(q_idx < kv_idx // 2, 1.0, 2.0)",
+           "value = select(kv_idx // 2 > q_idx, 1.0, 2.0)",
            "value = score + f32(kv_idx - q_idx)",
        })
     EXPECT_FALSE(value_is_of_differences(text)) << text;

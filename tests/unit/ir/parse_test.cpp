@@ -70,6 +70,8 @@ TEST(Parse, RefusesBadTextWithItsPlace) {
       {"value = score @ 2.0", "line 1, column 15: expected a name, a number or an operator, found '@'"},
       {"value = score + .", "line 1, column 17: expected a name, a number or an operator, found '.'"},
       {"value = score + 1.0e", "line 1, column 20: expected the end of the statement or an operator, found 'e'"},
+      {"value = score . 2.0", "line 1, column 15: expected a name, a number or an operator, found '.'"},
+      {"value = 1.0east", "line 1, column 12: expected the end of the statement or an operator, found 'east'"},
       {"value = score %", "line 1, column 16: expected a value, found the end of the statement"},
       {"value = score + \xc3\xa9", "line 1, column 17: expected a name, a number or an operator, found '\\xc3'"},
       {"val = score",
