@@ -93,6 +93,7 @@ TEST(InferType, GivesTheResultOrSaysWhyNot) {
       "'select' takes a bool and two arguments of the same type, found (f32, i32, i32); convert with f32(), i32() or "
       "bool()");
   EXPECT_EQ(infer(Op::kToBool, {f32}), "bool");
+  EXPECT_EQ(infer(Op::kToBool, {f32, i32}), "'bool' takes one argument, found (f32, i32)");
   EXPECT_EQ(infer(Op::kScore, {f32}), "'score' takes no arguments, found (f32)");
 }
 

@@ -170,6 +170,7 @@ constexpr Spelling kSpellings[] = {
     {"kv_idx < length & q_doc == kv_doc", "general: q_doc == kv_doc; kv_idx < length"},
     {"sign(2 * q_idx - kv_idx) == 1", "general: sign(2 * q_idx - kv_idx) == 1"},
     {"select(pad, 1.0, kv_part) > 0.0", "general: select(pad, 1.0, kv_part) > 0.0"},
+    {"select(pad, kv_part, 1.0) > 0.0", "general: select(pad, kv_part, 1.0) > 0.0"},
     {"select(pad, q_idx - kv_idx == 1, q_idx - kv_idx == 3)",
      "general: -3 <= kv_idx - q_idx <= -1; select(pad, %0 == 1, %0 == 3)"},
     // A sum that wraps for valid indices is not the plain comparison.
