@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Runs the tests of a build that counts branches, and names the branches of the compiler that no test takes and nobody has given a reason for.
 
-usage: coverage.py BUILD [--record FILE] [--commit TEXT] [--programs NAME...]
+usage: coverage.py BUILD [--record FILE] [--commit TEXT] [--seed N] [--programs NAME...]
 
 BUILD is one of the preset `coverage` (./dev coverage makes it). The programs of the tests are run, without tests of backends. Branches
 that only an exception takes are left out, and so are those that GCC makes without a condition in the source. Nothing reaches a fail_bug() by design.
-The cases of a `switch` are lines of their own.
+The cases of a `switch` are lines of their own. Random tests have the seed 1, or N, so that what they take is the same each time.
 
 untaken_branches.json, beside this file, has the reasons. Each is for one line of a file, by its text, so that it holds where lines above change.
 --record writes how many lines and branches of each folder are taken. The exit code is 1 where a test fails, and where a branch is neither taken nor listed.
@@ -48,13 +48,16 @@ def tests_of(program):
     return ":".join(f"{suite['name']}.{test['name']}" for suite in suites for test in suite["testsuite"] if "/unit/backend/" not in test["file"])
 
 
-def run_tests(build, programs):
+def run_tests(build, programs, seed):
     """Runs the programs with counters of zero, each in as many processes as there are cores; whether all passed."""
     for counters in build.rglob("*.gcda"):
         counters.unlink()
     count, passed = os.cpu_count() or 1, True
     for program in (build / "bin" / name for name in programs):
-        shards = [{**os.environ, "SCOREMOD_CACHE": "off", "GTEST_TOTAL_SHARDS": str(count), "GTEST_SHARD_INDEX": str(i)} for i in range(count)]
+        shards = [
+            {**os.environ, "SCOREMOD_CACHE": "off", "SCOREMOD_TEST_SEED": seed, "GTEST_TOTAL_SHARDS": str(count), "GTEST_SHARD_INDEX": str(i)}
+            for i in range(count)
+        ]
         command = [program, "--gtest_brief=1", f"--gtest_filter={tests_of(program)}"]
         running = [subprocess.Popen(command, env=environment) for environment in shards]
         codes = [each.wait() for each in running]
@@ -121,9 +124,10 @@ def main():
     parser.add_argument("build", type=Path)
     parser.add_argument("--record", type=Path)
     parser.add_argument("--commit", default="")
+    parser.add_argument("--seed", default="1")
     parser.add_argument("--programs", nargs="+", default=PROGRAMS)
     options = parser.parse_args()
-    passed = run_tests(options.build, options.programs)
+    passed = run_tests(options.build, options.programs, options.seed)
     sources = {}
 
     def text_at(file, number):

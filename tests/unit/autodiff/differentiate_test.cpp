@@ -177,6 +177,11 @@ TEST(Differentiate, FactorsStayWithinF32) {
   EXPECT_EQ(d_score("value = score * 1e-40 * 1e-40 / 1e-40", 1), static_cast<double>(1e-40f));
 }
 
+TEST(Differentiate, ABranchThatAnOuterConditionForbidsSendsNothing) {
+  EXPECT_EQ(d_score("value = select(q_idx < 0, 2.0, select(q_idx < 0, score * 5.0, score * 3.0))", 1), 3);
+  EXPECT_EQ(d_score("value = select(q_idx >= 0, 2.0, select(q_idx >= 0, score * 5.0, score * 3.0))", 1), 0);
+}
+
 TEST(Differentiate, DeepNestsStayLinear) {
   std::string text = "let x0 = score\n";
   constexpr int kDepth = 2000;
