@@ -28,6 +28,9 @@ PARTS = {
         "foreign suites": ("bench/results/foreign_suites.json", "foreign/tables.py", "suites"),
         "foreign differences": ("bench/results/foreign_suites.json", "foreign/tables.py", "differences"),
     },
+    "docs/internals/tested.md": {
+        "coverage": ("bench/results/coverage.json", "tested_tables.py", "coverage"),
+    },
     "docs/internals/peers.md": {
         "all cases": ("bench/results/peers.json", "peers/choices.py", "table"),
     },

@@ -1,4 +1,4 @@
-"""The tables of docs/internals/tested.md: which branches tests take (tools/checks/coverage.py), and which mutants they find (tools/checks/mutants.py)."""
+"""The table of docs/internals/tested.md: which branches tests take (tools/checks/coverage.py)."""
 
 
 def share(part, whole):
@@ -11,14 +11,4 @@ def coverage(report):
     for name, of in report["folders"].items():
         taken, branches = share(of["lines_taken"], of["lines"]), share(of["branches_taken"], of["branches"])
         lines.append(f"| `src/{name}` | {of['lines']} | {taken} | {of['branches']} | {branches} | {of['branches_listed']} |")
-    return lines
-
-
-def mutants(report):
-    """For each run its seed, and how many of its mutants were found, and how many survived."""
-    lines = ["| commit | seed | folders | mutants | found | survived | of these equal for every input |", "| --- | --- | --- | --- | --- | --- | --- |"]
-    for run in report:
-        survived, folders = run["survived"], ", ".join(run["folders"])
-        equal = sum(each["verdict"].startswith("equal") for each in survived)
-        lines.append(f"| {run['commit']} | {run['seed']} | {folders} | {run['found'] + len(survived)} | {run['found']} | {len(survived)} | {equal} |")
     return lines
