@@ -5,6 +5,8 @@ usage: host_times.py REPORT.json [--device cuda|cpu] [--machine TEXT] [--commit 
 
 A call's time is that of the host alone: on a GPU calls are enqueued, twenty at a time, and the device is waited for between. On the CPU
 tensors are tiny, so that little of a call's time is arithmetic. Each number is the median of --repeats (30) such rounds, in microseconds; all cases take turns. `new_sizes` are calls whose number of keys no call had before, and `new_tensors` those whose tensors alone are new.
+`in_a_model` has calls between a model's other operations, which leave the processor's caches without a call's code: in the first layer, whose size is new,
+in the others, and each of them at once again.
 `generation` is a stack of decoder layers (RMS norm, grouped-query attention, gated MLP) that decodes one token after the other. Its keys are
 concatenated to a cache, as in transformers' DynamicCache, or copied into a cache of full length. Both functions take turns of some tokens. It has
 milliseconds a token, and the number of problems that scoremod compiled.
@@ -293,8 +295,17 @@ def generate(layers, cache, functions, prompt, tokens):
     return {name: one.state for name, one in each.items()}, {name: 1e3 * spent / tokens for name, spent in seconds.items()}
 
 
-def generation():
-    from scoremod import cache
+def decoder(counts):
+    """(a stack of decoder layers, a prompt) of each of these numbers of layers."""
+    width, heads, heads_kv, hidden = (64, 4, 2, 128) if ARGUMENTS.device == "cpu" else (2048, 16, 8, 5632)
+    for count in counts:
+        torch.manual_seed(0)
+        layers = torch.nn.ModuleList(Layer(width, heads, heads_kv, hidden) for _ in range(count)).to(ARGUMENTS.device, ARGUMENTS.dtype)
+        yield layers, torch.randn(1, 64, width, device=ARGUMENTS.device, dtype=ARGUMENTS.dtype)
+
+
+def decoder_functions():
+    """name -> attention as a decoder calls it."""
     from scoremod.torch import flex_attention
 
     def sdpa(q, k, v):
@@ -306,22 +317,52 @@ def generation():
     def ours(q, k, v):
         return flex_attention(q, k, v, mask_mod=causal if q.shape[2] > 1 else None, enable_gqa=True)
 
-    rows = []
-    small = ARGUMENTS.device == "cpu"
-    for count in (2,) if small else (8, 24):
-        width, heads, heads_kv, hidden = (64, 4, 2, 128) if small else (2048, 16, 8, 5632)
-        torch.manual_seed(0)
-        layers = torch.nn.ModuleList(Layer(width, heads, heads_kv, hidden) for _ in range(count)).to(ARGUMENTS.device, ARGUMENTS.dtype)
-        prompt = torch.randn(1, 64, width, device=ARGUMENTS.device, dtype=ARGUMENTS.dtype)
+    return {"sdpa": sdpa, "scoremod": ours}
+
+
+def in_a_model():
+    """{name: {where: microseconds of a call}} within a decoder whose cache grows."""
+    found, layers = {}, 4 if ARGUMENTS.device == "cpu" else 24
+    ((stack, prompt),) = decoder([layers])
+    for name, attend in decoder_functions().items():
+        spent = []
+
+        def timed(q, k, v):
+            start = time.perf_counter()
+            o = attend(q, k, v)
+            middle = time.perf_counter()
+            attend(q, k, v)
+            spent.append((1e6 * (middle - start), 1e6 * (time.perf_counter() - middle)))
+            return o
+
+        with torch.no_grad():
+            for _ in range(2):  # SDPA builds a plan for each size
+                one = Generation(stack, Growing, timed, prompt, ARGUMENTS.tokens)
+                spent.clear()
+                one.seconds_of(ARGUMENTS.tokens)
+        places = {"first layer": spent[::layers], "other layers": [each for i, each in enumerate(spent) if i % layers]}
+        found[name] = {
+            f"{place}{again}": round(statistics.median(each[i] for each in calls), 2)
+            for place, calls in places.items()
+            for i, again in enumerate(("", ", again"))
+        }
+    return found
+
+
+def generation():
+    from scoremod import cache
+
+    rows, functions = [], decoder_functions()
+    for layers, prompt in decoder((2,) if ARGUMENTS.device == "cpu" else (8, 24)):
         for kind in (Growing, Static):
-            generate(layers, kind, {"sdpa": sdpa}, prompt, 20)
+            generate(layers, kind, {"sdpa": functions["sdpa"]}, prompt, 20)
             before = cache.statistics()["compiled"]["problems"]
             ends, times = {}, {"sdpa": [], "scoremod": []}
             for _ in range(3):
-                ends, spent = generate(layers, kind, {"sdpa": sdpa, "scoremod": ours}, prompt, ARGUMENTS.tokens)
+                ends, spent = generate(layers, kind, functions, prompt, ARGUMENTS.tokens)
                 for name, milliseconds in spent.items():
                     times[name].append(milliseconds)
-            row = {"layers": count, "cache": kind.__name__.lower(), "tokens": ARGUMENTS.tokens, "first_ms": round(times["scoremod"][0], 3)}
+            row = {"layers": len(layers), "cache": kind.__name__.lower(), "tokens": ARGUMENTS.tokens, "first_ms": round(times["scoremod"][0], 3)}
             row |= {f"{name}_ms": round(statistics.median(each), 3) for name, each in times.items()}
             row["ratio"] = round(row["scoremod_ms"] / row["sdpa_ms"], 4)
             row["compiles"] = cache.statistics()["compiled"]["problems"] - before
@@ -350,6 +391,7 @@ def main():
         ("new_sizes", new_sizes),
         ("new_tensors", new_tensors),
         ("c_interface", c_interface),
+        ("in_a_model", in_a_model),
         ("generation", generation),
     ):
         report[name] = measure()
