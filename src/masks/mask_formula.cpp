@@ -100,9 +100,9 @@ std::optional<FormulaRef> MaskFormula::compare(Op op, const Linear& x, const Lin
     case Op::kEq: return logic_.both(*at_most, *at_least);
     case Op::kNe: return !logic_.both(*at_most, *at_least);
     case Op::kLt: return !*at_least;
-    case Op::kLe: return *at_most;
+    case Op::kLe: return at_most;
     case Op::kGt: return !*at_most;
-    default: return *at_least;
+    default: return at_least;
   }
 }
 

@@ -61,40 +61,40 @@ TEST(InferType, GivesTheResultOrSaysWhyNot) {
     const auto type = infer_type(op, args, &why);
     return type ? std::string(to_string(*type)) : why;
   };
-  constexpr Type f32 = Type::kF32, i32 = Type::kI32, boolean = Type::kBool;
-  EXPECT_EQ(infer(Op::kAdd, {f32, f32}), "f32");
-  EXPECT_EQ(infer(Op::kAdd, {i32, i32}), "i32");
-  EXPECT_EQ(infer(Op::kAdd, {i32, f32}),
+  constexpr Type kF32 = Type::kF32, kI32 = Type::kI32, kBool = Type::kBool;
+  EXPECT_EQ(infer(Op::kAdd, {kF32, kF32}), "f32");
+  EXPECT_EQ(infer(Op::kAdd, {kI32, kI32}), "i32");
+  EXPECT_EQ(infer(Op::kAdd, {kI32, kF32}),
             "'+' takes two f32 or two i32, found (i32, f32); convert with f32(), i32() or bool()");
-  EXPECT_EQ(infer(Op::kAdd, {f32}), "'+' takes two f32 or two i32, found (f32)");
-  EXPECT_EQ(infer(Op::kDiv, {i32, i32}),
+  EXPECT_EQ(infer(Op::kAdd, {kF32}), "'+' takes two f32 or two i32, found (f32)");
+  EXPECT_EQ(infer(Op::kDiv, {kI32, kI32}),
             "'/' takes two f32, found (i32, i32); integers divide with '//', or convert with f32()");
-  EXPECT_EQ(infer(Op::kFloorDiv, {f32, f32}),
+  EXPECT_EQ(infer(Op::kFloorDiv, {kF32, kF32}),
             "'//' takes two i32, found (f32, f32); convert with f32(), i32() or bool()");
-  EXPECT_EQ(infer(Op::kFloorDiv, {i32, f32}),
+  EXPECT_EQ(infer(Op::kFloorDiv, {kI32, kF32}),
             "'//' takes two i32, found (i32, f32); convert with f32(), i32() or bool()");
-  EXPECT_EQ(infer(Op::kDiv, {i32}), "'/' takes two f32, found (i32)");
-  EXPECT_EQ(infer(Op::kTanh, {i32}), "'tanh' takes one f32, found (i32); convert with f32(), i32() or bool()");
-  EXPECT_EQ(infer(Op::kEq, {boolean, boolean}), "bool");
-  EXPECT_EQ(infer(Op::kEq, {f32, i32}),
+  EXPECT_EQ(infer(Op::kDiv, {kI32}), "'/' takes two f32, found (i32)");
+  EXPECT_EQ(infer(Op::kTanh, {kI32}), "'tanh' takes one f32, found (i32); convert with f32(), i32() or bool()");
+  EXPECT_EQ(infer(Op::kEq, {kBool, kBool}), "bool");
+  EXPECT_EQ(infer(Op::kEq, {kF32, kI32}),
             "'==' takes two arguments of the same type, found (f32, i32); convert with f32(), i32() or bool()");
-  EXPECT_EQ(infer(Op::kLt, {boolean, boolean}),
+  EXPECT_EQ(infer(Op::kLt, {kBool, kBool}),
             "'<' takes two f32 or two i32, found (bool, bool); convert with f32(), i32() or bool()");
-  EXPECT_EQ(infer(Op::kAnd, {i32, i32}), "'&' takes two bool, found (i32, i32); convert with f32(), i32() or bool()");
-  EXPECT_EQ(infer(Op::kAnd, {boolean, i32}),
+  EXPECT_EQ(infer(Op::kAnd, {kI32, kI32}), "'&' takes two bool, found (i32, i32); convert with f32(), i32() or bool()");
+  EXPECT_EQ(infer(Op::kAnd, {kBool, kI32}),
             "'&' takes two bool, found (bool, i32); convert with f32(), i32() or bool()");
-  EXPECT_EQ(infer(Op::kSelect, {boolean, i32, i32}), "i32");
+  EXPECT_EQ(infer(Op::kSelect, {kBool, kI32, kI32}), "i32");
   EXPECT_EQ(
-      infer(Op::kSelect, {boolean, i32, f32}),
+      infer(Op::kSelect, {kBool, kI32, kF32}),
       "'select' takes a bool and two arguments of the same type, found (bool, i32, f32); convert with f32(), i32() or "
       "bool()");
   EXPECT_EQ(
-      infer(Op::kSelect, {f32, i32, i32}),
+      infer(Op::kSelect, {kF32, kI32, kI32}),
       "'select' takes a bool and two arguments of the same type, found (f32, i32, i32); convert with f32(), i32() or "
       "bool()");
-  EXPECT_EQ(infer(Op::kToBool, {f32}), "bool");
-  EXPECT_EQ(infer(Op::kToBool, {f32, i32}), "'bool' takes one argument, found (f32, i32)");
-  EXPECT_EQ(infer(Op::kScore, {f32}), "'score' takes no arguments, found (f32)");
+  EXPECT_EQ(infer(Op::kToBool, {kF32}), "bool");
+  EXPECT_EQ(infer(Op::kToBool, {kF32, kI32}), "'bool' takes one argument, found (f32, i32)");
+  EXPECT_EQ(infer(Op::kScore, {kF32}), "'score' takes no arguments, found (f32)");
 }
 
 TEST(InferType, KnowsNoTypeOfALeaf) {
