@@ -47,6 +47,7 @@ OPERATORS = {
 _OPERATOR = re.compile("|".join(map(re.escape, sorted(OPERATORS, key=len, reverse=True))))
 _CONSTANT = re.compile(r"(?<![\w.'])(?:true|false|\d+)(?![\w.'])")
 _CONDITION = re.compile(r"\b(?:if|while) \(((?:[^()]|\([^()]*\))+)\)(?! *\{? *//)")
+_DECLARES = re.compile(";| = ")
 # Texts of messages and comments change nothing that a test should find; so do assertions of what can't be, and includes.
 _LEFT_OUT = re.compile(r'^\s*(?://|#|\*|using |namespace |static_assert|template)|fail_bug|concat\(|"[^"]*"')
 
@@ -91,7 +92,7 @@ def _mutants_of_line(file, line, begin):
     for match in _CONSTANT.finditer(line):
         yield mutant(match, {"true": "false", "false": "true"}.get(match.group()) or str(int(match.group()) + 1))
     for match in _CONDITION.finditer(line):
-        if ";" not in match.group(1):  # one with a declaration can't be negated as a whole
+        if not _DECLARES.search(match.group(1)):  # which can't be negated as a whole
             yield mutant(match, f"!({match.group(1)})", 1)
 
 

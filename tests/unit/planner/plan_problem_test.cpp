@@ -1,5 +1,6 @@
 #include "planner/plan_problem.hpp"
 
+#include <cstdlib>
 #include <future>
 
 #include <gtest/gtest.h>
@@ -73,6 +74,22 @@ TEST(PlanProblem, HasNoDeviceWhereItsContextCannotBeMade) {
   ASSERT_EQ(reasons.size(), 1u);
   EXPECT_EQ(reasons[0].id, "no_device");
   EXPECT_EQ(reasons[0].text, "another process has all of the device's memory");
+}
+
+TEST(WorkspaceLimit, IsTheOptionsOrTheEnvironmentsOr8GiB) {
+  constexpr const char* kVariable = "SCOREMOD_MAX_WORKSPACE";
+  ASSERT_EQ(unsetenv(kVariable), 0);
+  EXPECT_EQ(workspace_limit({}), 8589934592u);
+  ASSERT_EQ(setenv(kVariable, "12345", 1), 0);
+  EXPECT_EQ(workspace_limit({}), 12345u);
+  CompileOptions options;
+  options.max_workspace = 7;
+  EXPECT_EQ(workspace_limit(options), 7u);
+  for (const char* wrong : {"12345 bytes", "8G", "-1"}) {
+    ASSERT_EQ(setenv(kVariable, wrong, 1), 0);
+    EXPECT_THROW(workspace_limit({}), Error) << wrong;
+  }
+  ASSERT_EQ(unsetenv(kVariable), 0);
 }
 
 TEST(PlanProblem, ThrowsWhatElseFails) {

@@ -69,6 +69,49 @@ TEST(Prepare, ABackwardOverTheWorkspaceLimitLeavesTheForwardAlone) {
   EXPECT_EQ(ids(prepared.reasons()), std::vector<std::string>{"workspace_limit backward"});
 }
 
+/// A host backend whose backward takes 2 ms, and operand gradients 1 ms more apart, or so many in all beside it.
+class Priced final : public test::WillingEngine {
+ public:
+  explicit Priced(double fused) : fused_(fused) {}
+  const char* name() const override { return "priced"; }
+  bool offers(const backend::Task&) const override { return true; }
+  std::vector<backend::Candidate> candidates(const compiler::CompiledProblem&, const backend::Task& task,
+                                             const backend::Target&, std::vector<UnsupportedReason>&) const override {
+    backend::Candidate candidate;
+    candidate.task = task;
+    const double apart = task.attention ? 2.0 : 1.0;
+    candidate.predicted.milliseconds = task.attention && !task.operand_gradients.empty() ? fused_ : apart;
+    return {std::move(candidate)};
+  }
+  std::vector<std::vector<std::uint32_t>> fused_operand_gradients(const compiler::CompiledProblem&,
+                                                                  const backend::Target&,
+                                                                  std::vector<std::string>&) const override {
+    return {{0}};
+  }
+
+ private:
+  double fused_;
+};
+
+TEST(Prepare, FusesOperandGradientsThatTakeNoLongerThanAPassOfTheirOwn) {
+  const auto of = [](double fused) {
+    const Priced engine(fused);
+    const std::vector<const backend::Backend*> engines{&engine};
+    const backend::Target target{backend::host_memory().describe(), 0, 0, true};
+    Request request;
+    request.level = Level::kStatic;
+    request.target = &target;
+    request.backends = engines;
+    return prepare(problem_of(16, true), request);
+  };
+  EXPECT_TRUE(of(3.0).fused_backward.has_value());
+  const Prepared apart = of(3.5);
+  EXPECT_FALSE(apart.fused_backward.has_value());
+  ASSERT_EQ(apart.notes.size(), 1u);
+  EXPECT_NE(apart.notes.front().find("predicted 3.5 ms fused, and 3 ms in a pass of its own"), std::string::npos)
+      << apart.notes.front();
+}
+
 /// Builds nothing before all builds that are waited for have begun, or so long that they never will.
 class MeetingRecipe final : public backend::Recipe {
  public:
