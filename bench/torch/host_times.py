@@ -5,8 +5,8 @@ usage: host_times.py REPORT.json [--device cuda|cpu] [--machine TEXT] [--commit 
 
 A call's time is that of the host alone: on a GPU calls are enqueued, twenty at a time, and the device is waited for between. On the CPU
 tensors are tiny, so that little of a call's time is arithmetic. Each number is the median of --repeats (30) such rounds, in microseconds; all cases take turns. `new_sizes` are calls whose number of keys no call had before, and `new_tensors` those whose tensors alone are new.
-`in_a_model` has calls between a model's other operations, which leave the processor's caches without a call's code: in the first layer, whose size is new,
-in the others, and each of them at once again.
+`in_a_model` has calls between a model's other operations, which leave the processor's caches without a call's code. They are those of the first layer, whose
+size is new, those of the others, and each of them at once again.
 `generation` is a stack of decoder layers (RMS norm, grouped-query attention, gated MLP) that decodes one token after the other. Its keys are
 concatenated to a cache, as in transformers' DynamicCache, or copied into a cache of full length. Both functions take turns of some tokens. It has
 milliseconds a token, and the number of problems that scoremod compiled.

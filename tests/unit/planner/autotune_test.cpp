@@ -49,7 +49,7 @@ class OnHost final : public test::WillingEngine {
   }
 };
 
-/// What is timed on the host, and how.
+/// Two candidates that are timed on the host.
 struct Timed {
   compiler::CompiledProblem compiled;
   backend::Task task{backend::Direction::kBackward, true, {}};
