@@ -54,6 +54,11 @@ TEST(RowClasses, AreAllRowsAndThenThoseThatDiffer) {
   EXPECT_EQ(classes[3].rows.size(), 20);
   EXPECT_EQ(classes[4].largest_lse, 3);
   EXPECT_EQ(row_classes({1, 2}, {1, 2}, DType::kF16).size(), 1) << "all of one class";
+  const auto at_the_limits = row_classes({100, 100.5, -100, -100.5}, {100, 100.5f, -100, -100.5f}, DType::kF16);
+  ASSERT_EQ(at_the_limits.size(), 4);
+  EXPECT_EQ(at_the_limits[1].name, "rows whose LSE is below -100");
+  EXPECT_EQ(at_the_limits[2].name, "rows whose LSE is above 100");
+  EXPECT_EQ(at_the_limits[3].rows.size(), 2);
 }
 
 TEST(OutputError, IsRightForTheOracleItself) {
