@@ -30,6 +30,7 @@ PARTS = {
     },
     "docs/internals/tested.md": {
         "coverage": ("bench/results/coverage.json", "tested_tables.py", "coverage"),
+        "mutants": ("bench/results/mutants.json", "tested_tables.py", "mutants"),
     },
     "docs/internals/peers.md": {
         "all cases": ("bench/results/peers.json", "peers/choices.py", "table"),
