@@ -1,6 +1,5 @@
 """The drawing of mutants, and a whole run on a tree of one source and one test."""
 
-import importlib.util
 import json
 import re
 import shutil
@@ -12,10 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tools" / "checks" / "mutants.py"
-spec = importlib.util.spec_from_file_location("mutants", SCRIPT)
-mutants = importlib.util.module_from_spec(spec)
-sys.modules["mutants"] = mutants
-spec.loader.exec_module(mutants)
+sys.path.insert(0, str(SCRIPT.parent))
+import mutants  # noqa: E402
 
 
 def changes(text):

@@ -16,11 +16,12 @@ import argparse
 import collections
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import gtest_shards
 
 ROOT = Path(__file__).resolve().parents[2]
 REASONS = Path(__file__).resolve().with_name("untaken_branches.json")
@@ -39,28 +40,13 @@ class Line:
     runs: bool
 
 
-def tests_of(program):
-    """GoogleTest's filter of a program's tests, without those of backends: they take long, and count nothing that the others don't."""
-    with tempfile.TemporaryDirectory() as folder:
-        listed = Path(folder) / "tests.json"
-        subprocess.run([program, "--gtest_list_tests", f"--gtest_output=json:{listed}"], check=True, stdout=subprocess.DEVNULL)
-        suites = json.loads(listed.read_text(encoding="utf-8"))["testsuites"]
-    return ":".join(f"{suite['name']}.{test['name']}" for suite in suites for test in suite["testsuite"] if "/unit/backend/" not in test["file"])
-
-
 def run_tests(build, programs, seed):
-    """Runs the programs with counters of zero, each in as many processes as there are cores; whether all passed."""
+    """Runs the programs with counters of zero, without tests of backends, which count nothing that the others don't; whether all passed."""
     for counters in build.rglob("*.gcda"):
         counters.unlink()
-    count, passed = os.cpu_count() or 1, True
-    for program in (build / "bin" / name for name in programs):
-        shards = [
-            {**os.environ, "SCOREMOD_CACHE": "off", "SCOREMOD_TEST_SEED": seed, "GTEST_TOTAL_SHARDS": str(count), "GTEST_SHARD_INDEX": str(i)}
-            for i in range(count)
-        ]
-        command = [program, "--gtest_brief=1", f"--gtest_filter={tests_of(program)}"]
-        running = [subprocess.Popen(command, env=environment) for environment in shards]
-        codes = [each.wait() for each in running]
+    passed, tests = True, gtest_shards.without_backends(ROOT)
+    for name in programs:
+        codes = [each.wait() for each in gtest_shards.begin(build / "bin" / name, tests, SCOREMOD_TEST_SEED=seed)]
         passed = passed and not any(codes)
     return passed
 

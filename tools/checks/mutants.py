@@ -23,6 +23,8 @@ import sys
 import time
 from pathlib import Path
 
+import gtest_shards
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("ir", "passes", "autodiff", "analysis", "masks", "verification", "planner")
 PROGRAMS = ("scoremod_unit_tests", "scoremod_property_tests")
@@ -106,17 +108,6 @@ def draw(root, count, seed, globs=()):
     return random.Random(seed).sample(every, min(count, len(every)))
 
 
-def suites_of(folder):
-    """The names of GoogleTest's suites whose tests stand below a folder."""
-    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.cpp"))] if folder.is_dir() else []
-    return {name for text in texts for name in re.findall(r"^(?:TEST|TEST_F|TEST_P|TYPED_TEST)\((\w+),", text, re.MULTILINE)}
-
-
-def filter_of(suites):
-    """GoogleTest's filter of all tests of these suites, whatever parameters they have."""
-    return ":".join(f"{name}.*:*/{name}.*:{name}/*" for name in sorted(suites))
-
-
 class Scratch:
     """A copy of the tree in which mutants are built. tests: GoogleTest's filter of those to run; None of what a mutant asks for."""
 
@@ -146,15 +137,13 @@ class Scratch:
         """(program, filter) of what is run for a mutant, in this order; None: of the sources as they are."""
         if self.tests is not None:
             return [(program, self.tests) for program in self.programs]
-        own = set() if mutant is None else suites_of(self.tree / "tests/unit" / Path(mutant.file).parts[1])
-        slow = filter_of(suites_of(self.tree / "tests/unit/backend"))
-        return ([(self.programs[0], filter_of(own))] if own else []) + [(program, f"*-{slow}") for program in self.programs]
+        own = set() if mutant is None else gtest_shards.suites_of(self.tree / "tests/unit" / Path(mutant.file).parts[1])
+        others = gtest_shards.without_backends(self.tree)
+        return ([(self.programs[0], gtest_shards.filter_of(own))] if own else []) + [(program, others) for program in self.programs]
 
     def _passes(self, program, tests):
         """Whether all tests of a filter pass in time, in as many processes as there are cores."""
-        count, command = os.cpu_count() or 1, [self.build / "bin" / program, "--gtest_brief=1", f"--gtest_filter={tests}"]
-        shards = [{**os.environ, "SCOREMOD_CACHE": "off", "GTEST_TOTAL_SHARDS": str(count), "GTEST_SHARD_INDEX": str(i)} for i in range(count)]
-        running = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) for environment in shards]
+        running = gtest_shards.begin(self.build / "bin" / program, tests, subprocess.DEVNULL)
         end = time.monotonic() + TIMEOUT
         try:
             return not any(each.wait(max(end - time.monotonic(), 0)) for each in running)

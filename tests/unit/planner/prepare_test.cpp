@@ -32,6 +32,19 @@ compiler::CompiledProblem problem_of(std::int64_t dim, bool operand_gradient) {
   return compiler::compile(problem);
 }
 
+/// A problem as an engine alone prepares it on the host, with a workspace of 100 bytes at most. The answers name the
+/// engine, which outlives them.
+Prepared prepared_by(const backend::Backend& engine, const compiler::CompiledProblem& problem, Level level) {
+  const std::vector<const backend::Backend*> engines{&engine};
+  const backend::Target target{backend::host_memory().describe(), 0, 0, true};
+  Request request;
+  request.level = level;
+  request.target = &target;
+  request.backends = engines;
+  request.max_workspace = 100;
+  return prepare(problem, request);
+}
+
 std::vector<std::string> ids(const std::vector<UnsupportedReason>& reasons) {
   std::vector<std::string> all;
   for (const UnsupportedReason& reason : reasons)
@@ -54,16 +67,9 @@ class HungryBackward final : public test::WillingEngine {
 
 TEST(Prepare, ABackwardOverTheWorkspaceLimitLeavesTheForwardAlone) {
   const HungryBackward engine;
-  const std::vector<const backend::Backend*> engines{&engine};
-  const backend::Target target{backend::host_memory().describe(), 0, 0, true};
-  Request request;
-  request.level = Level::kStatic;
-  request.target = &target;
-  request.backends = engines;
-  request.max_workspace = 100;
   AttentionProblem problem = problem_of(16, false).problem;
   problem.deterministic = true;
-  const Prepared prepared = prepare(compiler::compile(problem), request);
+  const Prepared prepared = prepared_by(engine, compiler::compile(problem), Level::kStatic);
   EXPECT_TRUE(prepared.runs_forward());
   EXPECT_FALSE(prepared.runs_backward());
   EXPECT_EQ(ids(prepared.reasons()), std::vector<std::string>{"workspace_limit backward"});
@@ -94,18 +100,9 @@ class Priced final : public test::WillingEngine {
 };
 
 TEST(Prepare, FusesOperandGradientsThatTakeNoLongerThanAPassOfTheirOwn) {
-  const auto of = [](double fused) {
-    const Priced engine(fused);
-    const std::vector<const backend::Backend*> engines{&engine};
-    const backend::Target target{backend::host_memory().describe(), 0, 0, true};
-    Request request;
-    request.level = Level::kStatic;
-    request.target = &target;
-    request.backends = engines;
-    return prepare(problem_of(16, true), request);
-  };
-  EXPECT_TRUE(of(3.0).fused_backward.has_value());
-  const Prepared apart = of(3.5);
+  const Priced as_fast(3.0), slower(3.5);
+  EXPECT_TRUE(prepared_by(as_fast, problem_of(16, true), Level::kStatic).fused_backward.has_value());
+  const Prepared apart = prepared_by(slower, problem_of(16, true), Level::kStatic);
   EXPECT_FALSE(apart.fused_backward.has_value());
   ASSERT_EQ(apart.notes.size(), 1u);
   EXPECT_NE(apart.notes.front().find("predicted 3.5 ms fused, and 3 ms in a pass of its own"), std::string::npos)
@@ -174,13 +171,7 @@ class Counting final : public PassOfItsOwn {
 
 /// The result of the forward's build.
 std::string found_by_forward(const PassOfItsOwn& engine) {
-  const std::vector<const backend::Backend*> engines{&engine};
-  const backend::Target target{backend::host_memory().describe(), 0, 0, true};
-  Request request;
-  request.target = &target;
-  request.backends = engines;
-  request.max_workspace = 100;
-  const Prepared prepared = prepare(problem_of(16, true), request);
+  const Prepared prepared = prepared_by(engine, problem_of(16, true), Level::kVerified);
   return prepared.forward.considered.at(0).refusal->text;
 }
 
