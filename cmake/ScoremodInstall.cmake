@@ -50,7 +50,7 @@ if(SKBUILD)
   set_property(TARGET scoremod PROPERTY VERSION)
   set_property(TARGET scoremod PROPERTY SOVERSION)
   set_property(TARGET scoremod PROPERTY INSTALL_RPATH "$ORIGIN")
-  install(TARGETS scoremod scoremod_jax LIBRARY DESTINATION scoremod COMPONENT python)
+  install(TARGETS scoremod scoremod_jax scoremod_torch LIBRARY DESTINATION scoremod COMPONENT python)
   # `python -m scoremod docs` prints them.
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs/" DESTINATION scoremod/docs COMPONENT python FILES_MATCHING PATTERN "*.md" PATTERN "*.json")
   if(TARGET scoremod_build_plan)

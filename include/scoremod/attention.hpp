@@ -138,8 +138,11 @@ class SCOREMOD_API Attention {
   void backward(const BackwardArgs& args, Buffer workspace = {}) const;
 
  private:
+  friend class OpenAttention;
+  struct Shared;
   struct State;
   explicit Attention(std::unique_ptr<State> state);
+  static Attention compile(AttentionProblem problem, const CompileOptions& options, const Shared* shared, int device);
   const State& state() const;
   std::unique_ptr<State> state_;
 };

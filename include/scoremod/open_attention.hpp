@@ -15,7 +15,7 @@ class SCOREMOD_API OpenAttention {
  public:
   /// Compiles the program, its mask and its derivative. A problem whose sizes are all given is fine, too. Throws
   /// Error(kInvalidArgument) for mistakes that no sizes mend. Backends are asked when sizes are known.
-  /// SCOREMOD_NEW_SIZES, SCOREMOD_AUTOTUNE and SCOREMOD_MAX_WORKSPACE are read here, for all sizes.
+  /// SCOREMOD_BACKENDS, SCOREMOD_NEW_SIZES, SCOREMOD_AUTOTUNE and SCOREMOD_MAX_WORKSPACE are read here, for all sizes.
   static OpenAttention compile(const AttentionProblem& problem, const CompileOptions& options = {});
 
   OpenAttention(OpenAttention&&) noexcept;

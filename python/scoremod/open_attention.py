@@ -155,6 +155,10 @@ class PreparedSizes:
         self._at, self._workspace_bytes = _at(), _workspace_bytes()
         self._structs = []
 
+    def named_operands(self) -> tuple[tuple[int, int, bool], ...]:
+        """(address of the name, rank, whether it has strides) of each operand. The addresses live as long as this object."""
+        return tuple((self._attention.name(name), rank, has_strides) for name, rank, has_strides in self._operands)
+
     def at(self, sizes: Sequence[int], numbers: Sequence[int]) -> tuple[int, int]:
         """(the handle of these sizes, which the caller then owns, its forward's workspace in bytes).
 

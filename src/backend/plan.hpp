@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "scoremod/attention.hpp"
@@ -70,6 +71,8 @@ class BackwardPlan : public Plan {
 
 struct PlanOptions {
   int threads = 0;  ///< as cpu_threads() takes them
+  /// The target's context, where it is known; else the calling thread's.
+  std::optional<std::uint64_t> context = {};
 };
 
 }  // namespace scoremod::backend

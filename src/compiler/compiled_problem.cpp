@@ -21,8 +21,8 @@ void anchor(masks::MaskClass& mask, const AttentionProblem& before, const Attent
 
 }  // namespace
 
-CompiledProblem at_sizes_of(const AttentionProblem& problem, const CompiledProblem& compiled) {
-  CompiledProblem out{problem::with_implied_specs(problem), compiled.forward, compiled.backward, {}};
+CompiledProblem at_sizes_of(AttentionProblem problem, const CompiledProblem& compiled) {
+  CompiledProblem out{problem::with_implied_specs(std::move(problem)), compiled.forward, compiled.backward, {}};
   out.derived.share(compiled.derived);
   // The compiler has put lengths and a scale that is read into this one, and has declared the fields' operands.
   out.problem.program = compiled.problem.program;

@@ -43,6 +43,6 @@ CompiledProblem resized(CompiledProblem compiled, AttentionProblem problem);
 
 /// The compile of a valid problem whose structure_key() is that of the problem that was compiled: equal to compile()'s
 /// result, without running it.
-CompiledProblem at_sizes_of(const AttentionProblem& problem, const CompiledProblem& compiled);
+CompiledProblem at_sizes_of(AttentionProblem problem, const CompiledProblem& compiled);
 
 }  // namespace scoremod::compiler

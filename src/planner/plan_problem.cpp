@@ -147,7 +147,8 @@ std::optional<PlansLike> plan_like(const Considered& forward, const Considered* 
   const auto planning = memory.enter_planning();
   const std::size_t most = most_workspace(options, memory.kind());
   const auto plan_of = [&](const Considered& chosen) -> std::optional<backend::ExecutablePlan> {
-    auto plan = chosen.candidate.recipe->plan_at_sizes_of(problem, device, *chosen.artifact, {options.threads});
+    auto plan =
+        chosen.candidate.recipe->plan_at_sizes_of(problem, device, *chosen.artifact, {options.threads, context->id()});
     if (plan && plan->workspace_bytes() > most) return std::nullopt;
     return plan;
   };

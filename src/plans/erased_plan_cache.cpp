@@ -41,7 +41,7 @@ void add(const PlanCacheStatistics& more, PlanCacheStatistics* sum) {
 
 /// One key. The cache's mutex guards every field but `key`, `builder` and `done`'s own.
 struct ErasedPlanCache::Entry {
-  Entry(Bytes of, std::thread::id by) : bytes(std::move(of)), key(bytes), builder(by) {}
+  Entry(Bytes of, std::size_t hash, std::thread::id by) : bytes(std::move(of)), key(bytes, hash), builder(by) {}
 
   const Bytes bytes;
   const HashedKey key;  ///< of `bytes`
@@ -72,7 +72,7 @@ ErasedPlan ErasedPlanCache::get(const Bytes& key, const Build& build) {
   std::unique_lock lock(mutex_);
   const auto found = entries_.find(hashed);
   if (found == entries_.end()) {
-    const auto entry = std::make_shared<Entry>(key, std::this_thread::get_id());
+    const auto entry = std::make_shared<Entry>(key, hashed.hash, std::this_thread::get_id());
     entries_.emplace(entry->key, entry);
     ++statistics_.misses;
     return build_entry(lock, entry, build);

@@ -29,10 +29,12 @@ struct ErasedPlan {
 
 /// A key's bytes, which are held elsewhere, and their hash, which is made once.
 struct HashedKey {
-  explicit HashedKey(const Bytes& key)
-      : bytes(reinterpret_cast<const char*>(key.data()), key.size()),
-        // Not fnv1a(), whose steps wait for each other, byte by byte.
-        hash(std::hash<std::string_view>{}(bytes)) {}
+  HashedKey(const Bytes& key, std::size_t known)
+      : bytes(reinterpret_cast<const char*>(key.data()), key.size()), hash(known) {}
+  explicit HashedKey(const Bytes& key) : HashedKey(key, 0) {
+    // Not fnv1a(), whose steps wait for each other, byte by byte.
+    hash = std::hash<std::string_view>{}(bytes);
+  }
   bool operator==(const HashedKey& other) const { return bytes == other.bytes; }
 
   std::string_view bytes;

@@ -11,6 +11,7 @@
 #include "planner/plan_problem.hpp"
 #include "problem/empty_sizes.hpp"
 #include "problem/implied_operands.hpp"
+#include "runtime/attention_shared.hpp"
 #include "runtime/call_tensors.hpp"
 #include "runtime/empty_calls.hpp"
 #include "runtime/known_structures.hpp"
@@ -102,7 +103,7 @@ runtime::Fastest fastest_of(const planner::PlannedProblem& planned) {
 
 /// The device that the options mean; nothing where there is none, which planning says.
 std::optional<int> device_of(const CompileOptions& options, const planner::Selection& selection) {
-  if (options.device) return options.device;
+  if (options.device || selection.backends.empty()) return options.device;
   try {
     return selection.backends.front()->memory().current_device();
   } catch (const Error& error) {
@@ -143,11 +144,10 @@ ReadyPlans ready_plans(const std::optional<planner::PlannedProblem>& planned) {
 
 /// The plans of all that may run it, or of what was the fastest at about these sizes.
 ReadyPlans ready_plans(const compiler::CompiledProblem& problem, const CompileOptions& options,
+                       const planner::Selection& selection, const std::optional<int>& device,
                        runtime::FastestPlans& known) {
-  planner::Selection selection = planner::select(options);
   if (selection.backends.empty()) return {};
-  const std::optional<int> device = device_of(options, selection);
-  if (!device) return ready_plans(plan_ready(problem, options, std::move(selection)));
+  if (!device) return ready_plans(plan_ready(problem, options, selection));
   const runtime::SizeClass size_class = runtime::size_class(problem.problem, selection, *device);
   const runtime::Fastest found = known.find(size_class);
   if (found.forward) {
@@ -159,7 +159,7 @@ ReadyPlans ready_plans(const compiler::CompiledProblem& problem, const CompileOp
     ReadyPlans ready = ready_plans(plan_ready(problem, options, std::move(alone)));
     if (ready.plans && !ready.serves) return ready;
   }
-  const auto planned = plan_ready(problem, options, std::move(selection));
+  const auto planned = plan_ready(problem, options, selection);
   if (!planned) return {};
   const runtime::Fastest fastest = fastest_of(*planned);
   if (fastest.backend != nullptr) known.remember(size_class, fastest);
@@ -170,8 +170,9 @@ ReadyPlans ready_plans(const compiler::CompiledProblem& problem, const CompileOp
 
 /// The fastest plans, built and verified.
 runtime::RunningPlans awaited_plans(const compiler::CompiledProblem& problem, const CompileOptions& options,
-                                    bool may_serve, const runtime::KnownStructure& known) {
-  const auto planned = planner::plan_problem(problem, options, planner::Level::kVerified, planner::select(options));
+                                    const planner::Selection& selection, bool may_serve,
+                                    const runtime::KnownStructure& known) {
+  const auto planned = planner::plan_problem(problem, options, planner::Level::kVerified, selection);
   // If two sizes of a structure waited, it will have more.
   if (may_serve && ++known.waits == 2) runtime::plan_for_all_sizes(problem, options, planned);
   if (!planned.prepared.runs_forward()) fail_no_backend(planned);
@@ -217,17 +218,30 @@ std::string to_string(const UnsupportedReason& reason) {
 }
 
 Attention Attention::compile(const AttentionProblem& given, const CompileOptions& options) {
+  return compile(given, options, nullptr, 0);
+}
+
+/// shared, device: those that an OpenAttention knows already; null and without a meaning of any other problem.
+Attention Attention::compile(AttentionProblem given, const CompileOptions& options, const Shared* shared, int device) {
   return runtime::with_memory("compile", [&] {
     const TimedStep step("attention");
     std::optional<AttentionProblem> twin;
     if (problem::is_empty(given)) twin = problem::nonempty_twin(given);
-    const AttentionProblem& problem = twin ? *twin : given;
+    AttentionProblem& problem = twin ? *twin : given;
     const auto known = runtime::known_structure(problem, options);
-    compiler::CompiledProblem compiled = compiler::at_sizes_of(problem, known->compiled);
-    const bool may_serve = runtime::serves_new_sizes(problem, options);
+    std::optional<Shared> own;  // an invalid problem is refused before options are
+    std::optional<int> own_device = device;
+    if (shared == nullptr) {
+      shared = &own.emplace(planner::select(options), runtime::serves_new_sizes(problem, options));
+      // A plan that has to be awaited asks for its device there.
+      own_device = shared->serves_new_sizes ? device_of(options, shared->selection) : std::nullopt;
+    }
+    const SequenceLengths lengths = given.lengths;
+    compiler::CompiledProblem compiled = compiler::at_sizes_of(std::move(problem), known->compiled);
     ReadyPlans ready;
-    if (may_serve) ready = ready_plans(compiled, options, known->fastest);
-    if (!ready.plans) ready.plans = awaited_plans(compiled, options, may_serve, *known);
+    if (shared->serves_new_sizes) ready = ready_plans(compiled, options, shared->selection, own_device, known->fastest);
+    if (!ready.plans)
+      ready.plans = awaited_plans(compiled, options, shared->selection, shared->serves_new_sizes, *known);
     auto state = std::make_unique<State>();
     state->is_empty = twin.has_value();
     state->served = std::move(*ready.plans);
@@ -238,7 +252,7 @@ Attention Attention::compile(const AttentionProblem& given, const CompileOptions
     else
       state->problem = std::move(compiled.problem);
     state->problem.program = known->declared;
-    state->problem.lengths = given.lengths;
+    state->problem.lengths = lengths;
     return Attention(std::move(state));
   });
 }

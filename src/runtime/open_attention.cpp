@@ -16,6 +16,7 @@
 #include "planner/selection.hpp"
 #include "plans/erased_plan_cache.hpp"
 #include "problem/open_sizes.hpp"
+#include "runtime/attention_shared.hpp"
 #include "runtime/known_structures.hpp"
 #include "runtime/later_plans.hpp"
 
@@ -71,6 +72,7 @@ CompileOptions resolved(CompileOptions options, const AttentionProblem& problem,
 struct OpenAttention::State {
   AttentionProblem problem;
   CompileOptions options;
+  Attention::Shared shared;
   /// The memory whose current device a call runs on; null if the options name the device, or nothing can run.
   const backend::MemorySpace* memory = nullptr;
   mutable plans::ErasedPlanCache sizes{"sizes", {kMostSizes, SIZE_MAX}};
@@ -80,9 +82,10 @@ OpenAttention OpenAttention::compile(const AttentionProblem& problem, const Comp
   runtime::known_structure(problem::with_sizes(problem, problem::any_sizes(problem)), options);
   auto state = std::make_unique<State>();
   state->problem = problem;
-  const planner::Selection selection = planner::select(options);
-  state->options = resolved(options, problem, selection.memory);
+  planner::Selection selection = planner::select(options);
   if (!options.device && !selection.backends.empty()) state->memory = &selection.backends.front()->memory();
+  state->options = resolved(options, problem, selection.memory);
+  state->shared = {std::move(selection), state->options.new_sizes == NewSizes::kServe};
   return OpenAttention(std::move(state));
 }
 
@@ -99,9 +102,9 @@ std::shared_ptr<const Attention> OpenAttention::at(const Sizes& sizes) const {
   const State& own = state();
   const int device = own.memory == nullptr ? own.options.device.value_or(0) : own.memory->current_device();
   const plans::ErasedPlan found = own.sizes.get(key_of(sizes, device), [&] {
-    return plans::ErasedPlan{
-        std::make_shared<const Attention>(Attention::compile(problem::with_sizes(own.problem, sizes), own.options)), 0,
-        ""};
+    return plans::ErasedPlan{std::make_shared<const Attention>(Attention::compile(
+                                 problem::with_sizes(own.problem, sizes), own.options, &own.shared, device)),
+                             0, ""};
   });
   return std::static_pointer_cast<const Attention>(found.plan);
 }

@@ -131,7 +131,8 @@ def test_it_serves_every_python(wheel):
     with zipfile.ZipFile(wheel) as archive:
         files = archive.namelist()
         metadata = archive.read(f"scoremod-{version}.dist-info/METADATA").decode()
-    assert {"scoremod/libscoremod.so", "scoremod/libscoremod_jax.so", "scoremod/jax/api.py", "scoremod/py.typed", "scoremod/jax/graph.pyi"} <= set(files)
+    expected = {"libscoremod.so", "libscoremod_jax.so", "scoremod_torch.abi3.so", "jax/api.py", "py.typed", "jax/graph.pyi"}
+    assert {f"scoremod/{name}" for name in expected} <= set(files)
     pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert {file.removeprefix("scoremod/") for file in files if file.endswith(".md")} == pages
     # Nothing but the package: no headers, no tests, no files of the build.

@@ -32,6 +32,7 @@ def environment(store):
         "PYTHONPATH": str(ROOT / "python"),
         "SCOREMOD_LIBRARY": str(LIBRARY),
         "SCOREMOD_JAX_LIBRARY": str(BUILD / "lib" / "libscoremod_jax.so"),
+        "SCOREMOD_TORCH_LIBRARY": str(BUILD / "lib" / "scoremod_torch.abi3.so"),
         "LD_LIBRARY_PATH": str(LIBRARY.parent),
         "SCOREMOD_CACHE_DIR": str(store),
         "JAX_PLATFORMS": "cpu",

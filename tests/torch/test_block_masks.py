@@ -8,7 +8,8 @@ from torch.nn.attention.experimental._paged_attention import PagedAttention
 
 import scoremod
 import scoremod.torch
-from scoremod.torch import api, create_block_mask, flex_attention, prepared_calls
+from scoremod.torch import api, create_block_mask, flex_attention
+from scoremod.torch.native import binding
 
 
 def causal(b, h, q_idx, kv_idx):
@@ -93,12 +94,12 @@ def test_a_mask_of_noop_mask_makes_no_graph_break(dynamic, random):
 
 
 @pytest.fixture
-def addresses(monkeypatch):
+def addresses():
     """The address of the keys in each call of the library."""
     found = []
-    run = prepared_calls.Direction.run_known
-    monkeypatch.setattr(prepared_calls.Direction, "run_known", lambda self, given, *others: found.append(given[1].data_ptr()) or run(self, given, *others))
-    return found
+    before = binding.observe(lambda call, given: found.append(given[1].data_ptr()))
+    yield found
+    binding.observe(before)
 
 
 @pytest.mark.parametrize("shared", ["both", "key", "value"])

@@ -253,11 +253,11 @@ def test_an_error_of_a_call_is_raised_and_forgotten(tensors, monkeypatch):
     expected = flex_attention(*tensors)
     (call,) = eager_calls._kept.values()
     direction = call.compiled.forward
-    handle, direction._handle = direction._handle, 0
-    direction.of_all.blocks.clear()  # which have the handle already
+    prepared = direction.owner, direction.handle, tuple(look.nbytes() for look in direction.of_all.looks.values()), direction.workspace_bytes
+    direction.fix(direction.of_all.signature, prepared[0], 0, *prepared[2:])
     with pytest.raises(scoremod.InvalidArgumentError, match="attention: expected a pointer"):
         flex_attention(*tensors)
-    direction._handle = handle
+    direction.fix(direction.of_all.signature, *prepared)
     assert torch.equal(flex_attention(*tensors), expected)
     with pytest.raises(scoremod.BugError, match="no memory for a message"):
         library.raise_error("scoremod_attention_forward", 4, library.c_void_p())
@@ -396,7 +396,7 @@ def test_what_begins_between_multiples_of_sixteen_bytes_is_copied_with_its_gaps(
     wide = torch.randn(3, 4, 8, generator=random)
     tensors = [wide, wide[:, 1:3, 1:6], wide.transpose(0, 1), wide[0, 0, 3].expand(5), wide[:0, :, 1:]]
     words = [each.data_ptr() for each in tensors]
-    copies = prepared_calls._put_aligned(words, range(len(words)), tensors)
+    copies = prepared_calls._put_aligned(words, tensors)
     copied = [place for place, each in enumerate(tensors) if words[place] != each.data_ptr()]
     assert copied == [1, 3] and all(word % 16 == 0 for word in words)
     for place, copy in zip(copied, copies, strict=True):

@@ -228,6 +228,7 @@ def test_new_sizes_have_the_trace_of_their_gradients(random, monkeypatch):
 def test_sizes_that_come_often_have_a_handle_until_others_come(random, monkeypatch):
     given, destroy = [], open_attention._destroy()
     monkeypatch.setattr(open_attention, "_destroy", lambda: lambda handle: given.append(handle) or destroy(handle))
+    monkeypatch.setattr(repeated_calls, "_CALLS_BEFORE_GUARD", 3)
     q, k, v = (torch.randn(1, H, 40, D, generator=random) for _ in range(3))
     with torch.no_grad():
         for n in (40, *range(2, 40)):
@@ -288,10 +289,13 @@ def settled(monkeypatch):
     return made
 
 
-def test_sizes_are_written_once_while_they_stay(random, settled, monkeypatch):
-    described, write = [], open_attention.PreparedSizes.write
+def test_sizes_are_described_once_while_they_stay(random, settled, monkeypatch):
+    described, of = [], prepared_calls.AtNewSizes.of
+    monkeypatch.setattr(repeated_calls, "_CALLS_BEFORE_GUARD", 3)
     monkeypatch.setattr(
-        open_attention.PreparedSizes, "write", lambda self, words, sizes, numbers: described.append(sizes[4]) or write(self, words, sizes, numbers)
+        prepared_calls.AtNewSizes,
+        "of",
+        lambda of_all, prepared, layout, sizes, *others: described.append(sizes[4]) or of(of_all, prepared, layout, sizes, *others),
     )
     q, k, v = (torch.randn(1, H, n, D, generator=random) for n in (1, 30, 30))
     with torch.no_grad():
@@ -302,8 +306,8 @@ def test_sizes_are_written_once_while_they_stay(random, settled, monkeypatch):
             found, sizes = flex_attention(*tensors), [*described]
             assert torch.equal(found, anew(*tensors, monkeypatch=monkeypatch))
             described[:] = sizes
-    # The sizes that came three times have an attention of their own, which is asked for once.
-    assert described == [29, 28, 29, 27, 27] and settled == [(1, H, H, 1, 27, 0, 0, 0, 0)]
+    # The sizes that came often have an attention of their own, which is asked for once.
+    assert described == [29, 28, 29, 27] and settled == [(1, H, H, 1, 27, 0, 0, 0, 0)]
 
 
 def test_a_workspace_that_was_guessed_too_small_is_made_larger(random, settled, nothing_compiled, monkeypatch):
@@ -316,7 +320,7 @@ def test_a_workspace_that_was_guessed_too_small_is_made_larger(random, settled, 
             if n == sizes[2]:
                 call = next(iter(repeated_calls._sites.values())).variants[0]._resizable.route.call
                 of_all = call.compiled.forward.of_all
-                needed = call.compiled.forward._workspace_bytes
+                needed = call.compiled.forward.workspace_bytes
                 assert needed > 64, "the call has no workspace: the test says nothing"
                 of_all.guessed_bytes = 64
             assert torch.equal(flex_attention(*tensors), anew(*tensors, monkeypatch=monkeypatch))

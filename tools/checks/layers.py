@@ -111,6 +111,7 @@ THIRD_PARTY = {
     "cuda": ["backend/cuda/device", "backend/cuda/modules", "backend/cuda/operand_gradients", "backend/cudnn"],
     "CLI/": ["tools", "bench", *PROGRAM_FOLDERS],
     "xla/": ["bindings"],
+    "Python.h": ["bindings"],
 }
 
 C_STANDARD_HEADERS = {"assert.h", "float.h", "limits.h", "math.h", "stdbool.h", "stddef.h", "stdint.h"}

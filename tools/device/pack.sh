@@ -18,7 +18,9 @@ done
 cp -P "$build"/lib/libscoremod.so* "$folder/lib/"
 mkdir "$folder/lib/scoremod"
 cp "$build/lib/scoremod/build_plan" "$folder/lib/scoremod/"
-[[ ! -e $build/lib/libscoremod_jax.so ]] || cp "$build/lib/libscoremod_jax.so" "$folder/lib/"
+for binding in libscoremod_jax.so scoremod_torch.abi3.so; do
+  [[ ! -e $build/lib/$binding ]] || cp "$build/lib/$binding" "$folder/lib/"
+done
 # Highway's is not a part of every system.
 ldd "$build/bin/scoremod_bench" | awk '$3 ~ /libhwy/ { print $3 }' | while read -r library; do cp -L "$library" "$folder/lib/"; done
 strip --strip-unneeded "$folder"/bin/* "$folder"/lib/scoremod/* "$folder"/lib/*.so* 2>/dev/null || true

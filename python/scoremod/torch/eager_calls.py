@@ -5,6 +5,7 @@ Two calls are of one kind where their functions are the same (kept_traces), and 
 PyTorch, its transformations and modes, and tensors of other classes, goes by the operators (attention_ops) instead.
 """
 
+import functools
 import operator
 
 import torch
@@ -22,6 +23,7 @@ from scoremod.torch.covered_tokens import leaves_tokens
 from scoremod.torch.execution import compiled_problem
 from scoremod.torch.kept_traces import rebased
 from scoremod.torch.looks import dense, hold_numbers, look_of
+from scoremod.torch.native import binding
 from scoremod.torch.outputs import check_shape
 from scoremod.torch.saved_tensors import save
 from scoremod.torch.strides import all_taken, empty_output, lying_as, output_strides, taken_operand
@@ -107,7 +109,10 @@ class EagerCall:
         self._at = self.compiled.forward
         self._at.rows, self._at.is_like_query = q.shape[:-1], alike
         self._clears = leaves_tokens(self.call, q)
-        self._new_output = torch.zeros_like if self._clears else torch.empty_like  # as cleared_output()
+        like_query = torch.zeros_like if self._clears else torch.empty_like  # as cleared_output()
+        # They hold no reference to this: the binding's objects are none of those that Python collects in circles.
+        rows = functools.partial(_rows_of, self.call, self.has_lse) if self._has_rows else None
+        self.results = binding.Forward.make(like_query, functools.partial(_output_of, self.call), rows)
         if backward:
             tensors, operands = self.compiled.backward.of_all.tensors, self.compiled.backward.of_all.operands
             self._look_of_dropout = dense((2,), torch.int64, torch.device("cpu")) if self.call.dropout else None
@@ -136,12 +141,12 @@ class EagerCall:
         """The number of the captured tensor that each operand of the program is; None where one is made of a tensor."""
         return None if self._converted else self._direct
 
-    def run(self, query, key, value, operands, dropout, offsets, out=None, at=None):
-        """__call__() with the tensors of all operands. at: the Direction of other sizes than its own, of a call without a backward."""
+    def run(self, query, key, value, operands, dropout, offsets, out=None):
+        """__call__() with the tensors of all operands."""
         if not self.takes_all:
             query, key, value = all_taken(query, key, value, self.wants_backward)
         if not self.wants_backward:
-            return self.forward(query, key, value, operands, dropout, offsets, out, at)
+            return self.forward(query, key, value, operands, dropout, offsets, out)
         o, *rows = _Differentiable.apply(self, dropout, offsets, query, key, value, *operands)
         amax = rows.pop() if self._with_amax else None
         return o, rows[0] if self.with_lse else None, rows[-1] if self._with_max else None, amax
@@ -162,22 +167,8 @@ class EagerCall:
         sources = self.traced.bound(captured, self._extents_at(offsets))
         return [taken_operand(source.tensor(self._device), wanted) for source, (_, _, wanted) in zip(sources, self._sources)]
 
-    def forward(self, q, k, v, operands, dropout, offsets, out=None, at=None):
-        at = at or self._at
-        if out is not None and out.stride() == self._strides_of_output(q, v, at) and hold_numbers(out):
-            check_shape(out, (*q.shape[:-1], v.shape[-1]), self.call.output_dtype(q), q.device)
-            o = cleared_output(self.call, out)
-        else:
-            o = self._new_output(q) if at.is_like_query else output_of(self.call, q, v)
-        lse = rows_of(self.call, q, at.rows) if self.has_lse else None
-        largest = rows_of(self.call, q, at.rows) if self._with_max else None
-        amax = amax_of(self.call, q) if self._with_amax else None
-        rows = () if not self._has_rows else [each for each in (lse, largest, amax) if each is not None]
-        at.run_known((q, k, v, o, *rows, *operands), dropout, offsets, True)
-        return o, lse, largest, amax
-
-    def _strides_of_output(self, q, v, at):
-        return q.stride() if at.is_like_query else tuple(output_strides(q, v.shape[-1]))
+    def forward(self, q, k, v, operands, dropout, offsets, out=None):
+        return self.results.run(self._at, q, k, v, operands, dropout, offsets, out)
 
     def backward(self, saved, d_o, offsets):
         """(dq, dk, dv, gradient of each operand or None) of the tensors that autograd hands back. None where these look other than the saved ones,
@@ -198,6 +189,22 @@ class EagerCall:
     def _new(self, look):
         gradient = look.empty()
         return gradient.zero_() if self._clears else gradient
+
+
+def _output_of(call, q, v, out, is_like_query):
+    """The memory of an output that is not simply a new one like the query. out: the caller's, which is taken where it lies as an output does; or None."""
+    if out is not None and hold_numbers(out):
+        strides = q.stride() if is_like_query else tuple(output_strides(q, v.shape[-1]))
+        if out.stride() == strides:
+            check_shape(out, (*q.shape[:-1], v.shape[-1]), call.output_dtype(q), q.device)
+            return cleared_output(call, out)
+    return cleared_output(call, torch.empty_like(q)) if is_like_query else output_of(call, q, v)
+
+
+def _rows_of(call, has_lse, q, shape):
+    """(LSE, largest scores, largest magnitude), new ones; None of those that the call lacks."""
+    lse = rows_of(call, q, shape) if has_lse else None
+    return lse, rows_of(call, q, shape) if call.max_scores else None, amax_of(call, q) if call.amax_o else None
 
 
 def _is_read_as_it_is(operand, captured, wanted):

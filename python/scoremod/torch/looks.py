@@ -66,19 +66,6 @@ def hold_numbers(*tensors):
     return True
 
 
-def reach_their_ends(tensors, itemsizes, spans):
-    """Whether each storage holds its tensor to the end. itemsizes: the bytes of an element of each; spans: Look.nbytes() of each."""
-    for tensor, itemsize, nbytes in zip(tensors, itemsizes, spans):  # each call pays for it
-        if tensor.untyped_storage().nbytes() < tensor.storage_offset() * itemsize + nbytes:
-            return False
-    return True
-
-
-def behind_their_beginnings(tensors):
-    """The bytes of each tensor's storage from its first element on."""
-    return [x.untyped_storage().nbytes() - x.storage_offset() * x.itemsize for x in tensors]
-
-
 class Looks:
     """The looks of a call's tensors, by name, in the order in which the call takes them."""
 

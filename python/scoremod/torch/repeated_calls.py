@@ -1,24 +1,24 @@
 """Calls of flex_attention that differ from an earlier one in addresses alone, found by what the caller's arguments are: such a call asks for nothing else.
 
 A Site is all calls with functions of the same text and the same arguments beside tensors. Each of its Entries is for tensors of one look. A guard of PyTorch's
-compares that in one call, and the modes that the tensors meet. Watches see whether the functions read what they read (watches). Any other call goes by
-eager_calls, and is remembered here.
+compares that in one call, and the modes that the tensors meet. Watches see whether the functions read what they read (watches). The binding goes through all that
+for a call that looks as the one before it. Any other call goes by eager_calls, and is remembered here.
 """
 
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd import forward_ad
 
 from scoremod.bounded_cache import BoundedCache
 from scoremod.call_spec import checked_longest
-from scoremod.environment import settings
 from scoremod.errors import Error
 from scoremod.torch.checked_integers import has_lengths
 from scoremod.torch.eager_calls import EagerCall
+from scoremod.torch.native import binding
+from scoremod.torch.prepared_calls import AtNewSizes
 from scoremod.torch.resized_calls import Resizing
 from scoremod.torch.sequences import known_lengths
-from scoremod.torch.watches import watch_of
+from scoremod.torch.watches import IS_NONE, watch_of
 
 try:
     from torch._C._dynamo.guards import TensorGuards
@@ -27,14 +27,8 @@ except ImportError:  # then nothing is remembered
 
 _sites = BoundedCache(512)
 # A site of functions that read something else each time would only cost time.
-_CALLS_BEFORE_GUARD = 2  # to make a guard takes as long as some calls without it
+_CALLS_BEFORE_GUARD = 64  # to make a guard takes as long as some tens of calls without it
 _MAX_VARIANTS, _MAX_SIZES, _MAX_REMEMBERED = 8, 256, 2048
-
-_default_dtype, _is_grad_enabled, _count_threads = torch.get_default_dtype, torch.is_grad_enabled, torch.get_num_threads
-_is_deterministic, _any_autocast = torch._C._get_deterministic_algorithms, torch._C._is_any_autocast_enabled
-_count_modes, _count_function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
-_NO_MODES = (False, 0, 0)
-_new = object.__new__
 
 
 class PlainOptions(NamedTuple):
@@ -49,53 +43,21 @@ class PlainOptions(NamedTuple):
     max_length: Any
 
 
-def _state():
-    """All of PyTorch's and the environment's settings that decide what a call is, but for what guards see; None within modes."""
-    if (_any_autocast(), _count_modes(), _count_function_modes()) != _NO_MODES or forward_ad._current_level >= 0:
-        return None
-    return _default_dtype(), _is_grad_enabled(), _is_deterministic(), _count_threads(), settings()
-
-
 def repeated(query, key, value, score_mod, mask_mod, given, plain, out=None):
     """(o, lse, largest scores, largest magnitude) of a call like one that was remembered; None of any other. given: lengths, q_offsets, kv_offsets, page_table
     and sink; plain: the PlainOptions, in a tuple; out: what o may be written to."""
-    try:
-        site = _sites.get(_key_of(query, key, value, score_mod, mask_mod, given, plain))
-    except (AttributeError, TypeError):  # what is called has no text, or what is given no hash
-        return None
-    if site is None:
-        return None
-    state = _state()
-    for variant in site.variants:
-        if variant.state == state:
-            tensors = [query, key, value]
-            if variant.score_mod(score_mod, tensors) and variant.mask_mod(mask_mod, tensors):
-                if site.is_given:
-                    tensors += [each for each in given if each is not None]
-                found = variant.serve(tensors, out)
-                if found is not None:
-                    return found
-    return None
-
-
-def _key_of(query, key, value, score_mod, mask_mod, given, plain):
-    lengths, q_offsets, kv_offsets, page_table, sink = given
-    # Codes by identity, as their own hashes go through all of them; a Site keeps them.
-    return (
-        *(None if score_mod is None else id(score_mod.__code__), None if mask_mod is None else id(mask_mod.__code__)),
-        *(query is key, key is value, query is value, lengths is None, q_offsets is None, kv_offsets is None, page_table is None, sink is None, plain),
-    )
+    return binding.repeated(_sites, query, key, value, score_mod, mask_mod, given, plain, out)
 
 
 def remember(request, call, captured, bound):
     """Lets repeated() know calls like this one. request: the first of repeated()'s arguments; call: the eager_calls.EagerCall that serves it, with these captured tensors and
     those of Call.bound()."""
     query, key, value, score_mod, mask_mod, given, plain = request
-    state = _state()
+    state = binding.state()
     if state is None or TensorGuards is None or any(each is not None and type(each) is not torch.Tensor for each in given):
         return
     try:
-        at = _key_of(*request)
+        at = binding.key_of(*request)
         site = _sites.get(at)
     except (AttributeError, TypeError):
         return
@@ -111,15 +73,15 @@ def remember(request, call, captured, bound):
         return
     route = Route(call, places[: len(captured)], places[len(captured) :], tensors, of_functions)
     if site is None:
-        site = _sites[at] = Site([each.__code__ for each in (score_mod, mask_mod) if each is not None], len(tensors) > of_functions)
+        site = _sites[at] = Site([each.__code__ for each in (score_mod, mask_mod) if each is not None])
     site.add(state, watches, tensors, Entry(route, checks), (score_mod, mask_mod))
 
 
 class Site:
-    """Calls whose functions have the same texts, and whose arguments are the same beside tensors. is_given: whether tensors are given beside query, key and value."""
+    """Calls whose functions have the same texts, and whose arguments are the same beside tensors."""
 
-    def __init__(self, codes, is_given):
-        self.codes, self.is_given, self.variants, self._count = codes, is_given, (), 0
+    def __init__(self, codes):
+        self.codes, self.variants, self._count = codes, (), 0
 
     def add(self, state, watches, tensors, entry, functions):
         self._count += 1
@@ -136,7 +98,7 @@ class Site:
             self.variants = (variant, *self.variants)[:_MAX_VARIANTS]
 
 
-class Variant:
+class Variant(binding.CallVariant):
     """Calls of a Site within one state, whose functions read the same but for addresses, and whose tensors differ in sizes and strides alone.
 
     score_mod, mask_mod: their watches.
@@ -151,6 +113,8 @@ class Variant:
         self._entries, self._resizable = BoundedCache(_MAX_SIZES), None  # by their looks
         self._last: Any = None  # the Entry of the last call; each Variant gets one as it is made
         self._of_any_size = _guard(self._distinct(tensors), is_of_any_size=True)
+        given = [None if watch is IS_NONE else watch for watch in watches]
+        self.begin(state, *given, self._of_any_size, tuple(self._again), tuple(self._once))
 
     def reads_the_same(self, score_mod, mask_mod):
         return self.score_mod(score_mod, []) and self.mask_mod(mask_mod, [])
@@ -172,29 +136,32 @@ class Variant:
     def add(self, tensors, entry):
         entry.guard = _guard(self._distinct(tensors))
         entry.looks = _looks_of(tensors)
-        self._entries[entry.looks] = self._last = entry
+        self._entries[entry.looks] = entry
+        self._try_first(entry)
         if entry.route.resizing is not None:
             self._resizable = entry
 
-    def serve(self, tensors, out):
-        """The result of a call with these; None where it is none that is known, or whose sizes alone are new."""
-        entry, distinct = self._last, tensors if not self._again else self._distinct(tensors)
-        if distinct is None:
-            return None
-        if entry.guard is not None and entry.guard(*distinct):
-            return entry.run(tensors, out)
-        if not self._of_any_size(*distinct):  # which the looks of tensors, and nothing else, stand beside
-            return None
-        looks = _looks_of(tensors)
-        if entry.looks != looks:
-            entry = None if self._resizable is None else self._resizable.resized(tensors, looks)
-            entry = entry or self._entries.get(looks)
-            if entry is None:
-                return None
-        elif entry.guard is None:
-            entry = entry.again(distinct)
+    def _try_first(self, entry):
         self._last = entry
-        return entry.run(tensors, out)
+        entry.tell(self)
+        return True
+
+    def serve(self, tensors, looks):
+        """Whether there is an Entry of these looks, which is the last one then. The last one before it has others, or no guard after some calls."""
+        entry = self._last
+        if entry.looks == looks:
+            return self._try_first(entry.settled(_guard(self._distinct(tensors))))
+        resized = None if self._resizable is None else self._resizable.resized(tensors, looks)
+        entry = resized or self._entries.get(looks)
+        return entry is not None and self._try_first(entry)
+
+    def settle(self, tensors, looks):
+        """serve() of looks whose sizes the library has refused: with an attention of their own. False, too, where it has none."""
+        resized = None if self._resizable is None else self._resizable.resized(tensors, looks)
+        try:
+            return resized is not None and self._try_first(resized.settled())
+        except Error:
+            return False
 
 
 def _guard(tensors, is_of_any_size=False):
@@ -213,7 +180,7 @@ def _looks_of(tensors):
 class Route:
     """How a call's tensors go to an EagerCall. They come as query, key, value, those that the functions read, and those that are given."""
 
-    __slots__ = ("_bound", "_captured", "_learned", "_operands", "_run", "call", "resizing")
+    __slots__ = ("_bound", "_captured", "_is_forward", "_learned", "_operands", "call", "resizing")
 
     def __init__(self, call, captured, bound, tensors, of_functions):
         """captured, bound: places among the tensors, of which the functions read those from the fourth up to of_functions.
@@ -221,31 +188,39 @@ class Route:
         Functions may ask whether these require gradients, which guards may not see where gradients are off.
         """
         self.call, self._captured, self._bound = call, captured, bound
-        self._learned = [(place, tensors[place].requires_grad) for place in range(3, of_functions)]
+        self._learned = tuple((place, tensors[place].requires_grad) for place in range(3, of_functions))
         numbers = call.direct() if type(call) is EagerCall else None
         # The places of the operands; None where some are made of the tensors.
-        self._operands = None if numbers is None else [*(captured[number] for number in numbers), *bound]
+        self._operands = None if numbers is None else (*(captured[number] for number in numbers), *bound)
         looks = _looks_of(tensors)
         self.resizing = (
             None if self._operands is None else Resizing.of(call, self._operands, [(captured[number], looks[captured[number]]) for number in call.traced.sized])
         )
-        self._run: Any = None if self._operands is None else call.forward if call.takes_all and not call.wants_backward else call.run
+        self._is_forward = self._operands is not None and call.takes_all and not call.wants_backward
 
-    def run(self, tensors, out, at):
-        """The result of a call with these tensors. at: the Direction of other sizes than those of the EagerCall; None of those."""
+    def tell(self, variant, looks, guard, checks, at, calls_left):
+        """Has the binding's CallVariant take calls of these looks, which pass the guard and the checks, for one like these. at: the Direction of other sizes than those of
+        the EagerCall; None of those. calls_left: how many come before their sizes have a guard; -1 where they have."""
+        if self._is_forward:
+            variant.keep(looks, guard, checks, self._learned, self._operands, self.call.results, at or self.call.compiled.forward, calls_left)
+        else:
+            variant.keep_function(looks, guard, checks, self._run)
+
+    def _run(self, tensors, out):
+        """The result of a call with these tensors."""
         for place, requires_grad in self._learned:
             if tensors[place].requires_grad is not requires_grad:
                 return None
         query, key, value = tensors[:3]
         if self._operands is not None:
-            return self._run(query, key, value, [tensors[place] for place in self._operands], None, None, out, at)
+            return self.call.run(query, key, value, [tensors[place] for place in self._operands], None, None, out)
         return self.call(query, key, value, [tensors[place] for place in self._captured], [tensors[place] for place in self._bound], None, None, out)
 
 
 class Entry:
     """Calls with tensors of the same looks.
 
-    guard: says whether tensors are of these looks; None of an AtNewSizes'. at: the Direction of other sizes than those of the route's EagerCall.
+    guard: says whether tensors are of these looks; None of sizes that may not come again. at: the Direction of other sizes than those of the route's EagerCall.
     """
 
     __slots__ = ("_at", "_checks", "guard", "looks", "route")
@@ -258,45 +233,17 @@ class Entry:
     def resized(self, tensors, looks):
         """The Entry of other sizes; None where the long way is to be gone."""
         at = self.route.resizing.at(tensors, looks)
-        return None if at is None else _OfNewSizes.of(self.route, self._checks, looks, at)
+        return None if at is None else Entry(self.route, self._checks, looks, at)
 
-    def run(self, tensors, out):
-        for place, holds in self._checks:
-            if not holds(tensors[place], tensors[1]):
-                return None
-        return self.route.run(tensors, out, self._at)
+    def settled(self, guard=None):
+        """The Entry of the same sizes, which came again: one whose calls take less time, and which takes more to be made."""
+        at = self._at.settled() if type(self._at) is AtNewSizes else self._at
+        return Entry(self.route, self._checks, self.looks, at, guard)
 
-
-class _OfNewSizes(Entry):
-    """The Entry of sizes that may not come again, at an AtNewSizes."""
-
-    __slots__ = ("_calls",)
-
-    @staticmethod
-    def of(route, checks, looks, at):
-        made = _new(_OfNewSizes)  # a third of the time of __init__()
-        made.route, made._checks, made.looks, made.guard, made._at, made._calls = route, checks, looks, None, at, 0
-        return made
-
-    def again(self, tensors):
-        """The Entry of the same sizes, which come again with these tensors, each once: after a few calls one that takes less time for each, and more to be made."""
-        self._calls += 1
-        return self if self._calls < _CALLS_BEFORE_GUARD else self._settled(_guard(tensors))
-
-    def _settled(self, guard=None):
-        return Entry(self.route, self._checks, self.looks, self._at.settled(), guard)
-
-    def run(self, tensors, out):
-        """As an Entry's; None, too, where the library refuses the sizes."""
-        try:
-            return Entry.run(self, tensors, out)
-        except Error:  # of a workspace that is too small, before anything is written
-            pass
-        try:
-            settled = self._settled()
-        except Error:
-            return None
-        return settled.run(tensors, out)
+    def tell(self, variant):
+        """Has the binding's CallVariant take calls for one like these."""
+        calls_left = _CALLS_BEFORE_GUARD if type(self._at) is AtNewSizes else -1
+        self.route.tell(variant, self.looks, self.guard, self._checks, self._at, calls_left)
 
 
 def _place_of(tensor, tensors):

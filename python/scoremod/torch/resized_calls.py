@@ -14,7 +14,7 @@ from scoremod.torch.asked_sizes import answer_alike, axes_of
 from scoremod.torch.call import PAGED
 from scoremod.torch.captures import Computed, Extents
 from scoremod.torch.looks import dense
-from scoremod.torch.prepared_calls import AtNewSizes
+from scoremod.torch.prepared_calls import AtNewSizes, layout_of
 from scoremod.torch.strides import output_strides, taken
 
 
@@ -51,7 +51,7 @@ class Resizing:
         """places: those of the call's operands among the tensors that at() takes. sized: (place, look) of those whose looks the trace may follow from."""
         self._call, self._places, self._sized = call, places, sized
         self._sizes, self._has_lse, self._may_be_like_query = call.compiled.sizes, call.has_lse, call.may_be_like_query
-        self._of_all = call.compiled.forward.of_all
+        self._of_all, self._layout = call.compiled.forward.of_all, layout_of(self._sizes)
         looks = self._of_all.looks
         (*_, self._heads, _, self._dim), (_, self._heads_kv, self._block, _), (*_, self._dim_v) = (looks[name].shape for name in "qkv")
         self._is_paged = call.call.place == PAGED
@@ -112,7 +112,7 @@ class Resizing:
         # Sums of tuples take a third of the time of lists that are made of them.
         numbers = look_q[1] + look_k[1] + look_v[1] + of_query.strides + of_operands.numbers
         sizes = (batch, heads, self._heads_kv, queries, keys, 0, 0) + paged
-        made = AtNewSizes.of(self._of_all, self._sizes, sizes, numbers, looks[:3] + of_query.results + operands)
+        made = AtNewSizes.of(self._of_all, self._sizes, self._layout, sizes, numbers, looks[:3] + of_query.results + operands)
         made.rows, made.is_like_query = of_query.rows, of_query.is_like_query
         return made
 

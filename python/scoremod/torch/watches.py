@@ -26,13 +26,17 @@ def watch_of(function):
     """A Watch of a function that has a key: (function, list) -> whether it reads what this one reads now. It appends the tensors that are read to the list, in
     the order of their numbers in the key. None for a function that reads what no Watch knows."""
     try:
-        return _same_object(None) if function is None else _watch(function, 0)
+        return IS_NONE if function is None else _watch(function, 0)
     except (_NotWatched, NotKnown):
         return None
 
 
 def _same_object(kept):
     return lambda value, tensors: value is kept
+
+
+# The Watch of no function.
+IS_NONE = _same_object(None)
 
 
 def _watch(value, depth):

@@ -39,9 +39,9 @@ class Images final : public Artifact {
   std::vector<std::byte> serialize() const override;
   const std::vector<std::string>& modules() const { return modules_; }
 
-  /// The modules in the current context: loaded by the first who asks, and shared by the plans of all sizes. Throws
-  /// Error(kEnvironment) with the driver's text.
-  std::shared_ptr<LoadedModules> loaded() const;
+  /// The modules in the current context, which is `context` where that is known: loaded by the first who asks, and
+  /// shared by the plans of all sizes. Throws Error(kEnvironment) with the driver's text.
+  std::shared_ptr<LoadedModules> loaded(std::optional<std::uint64_t> context) const;
 
  private:
   std::vector<std::string> modules_;
@@ -87,7 +87,8 @@ class KernelsRecipe final : public Recipe {
   std::shared_ptr<const Variant> same_variant(const Work& work, const DeviceProperties& device) const;
 
   /// The artifact's kernels with these launches, which are of the problem.
-  ExecutablePlan plan_of(const compiler::CompiledProblem& problem, CallLayout layout, const Artifact& artifact) const;
+  ExecutablePlan plan_of(const compiler::CompiledProblem& problem, CallLayout layout, const Artifact& artifact,
+                         const PlanOptions& options) const;
 
   compiler::CompiledProblem problem_;
   Branches branches_;  ///< of the problem

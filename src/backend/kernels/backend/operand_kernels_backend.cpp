@@ -42,7 +42,7 @@ class OperandKernelsRecipe final : public Recipe {
   ExecutablePlan plan(std::shared_ptr<const Artifact> artifact, const PlanOptions&) const override {
     ExecutablePlan plan;
     kernels::KernelCall call(problem_, Direction::kBackward, kernels::operand_layout(problem_, targets_, shape_));
-    plan.backward = kernels::backward_plan(std::move(call), dynamic_cast<const kernels::Images&>(*artifact).loaded());
+    plan.backward = kernels::backward_plan(std::move(call), dynamic_cast<const kernels::Images&>(*artifact).loaded({}));
     plan.note = "by kernels, from tiles of scores";
     return plan;
   }

@@ -71,10 +71,10 @@ std::vector<std::byte> Images::serialize() const {
   return {bytes.begin(), bytes.end()};
 }
 
-std::shared_ptr<LoadedModules> Images::loaded() const {
-  const std::uint64_t context = cuda::current_context();
+std::shared_ptr<LoadedModules> Images::loaded(std::optional<std::uint64_t> context) const {
+  if (!context) context = cuda::current_context();
   const std::scoped_lock lock(mutex_);
-  std::shared_ptr<LoadedModules>& modules = loaded_[context];
+  std::shared_ptr<LoadedModules>& modules = loaded_[*context];
   if (modules == nullptr || modules->keeps_much()) modules = std::make_shared<LoadedModules>(modules_);
   return modules;
 }
@@ -122,16 +122,16 @@ std::optional<CallLayout> KernelsRecipe::layout_at_sizes_of(const compiler::Comp
 
 std::optional<ExecutablePlan> KernelsRecipe::plan_at_sizes_of(const compiler::CompiledProblem& problem,
                                                               const DeviceProperties& device, const Artifact& artifact,
-                                                              const PlanOptions&) const {
+                                                              const PlanOptions& options) const {
   std::optional<CallLayout> layout = layout_at_sizes_of(problem, device);
   if (!layout) return std::nullopt;
-  return plan_of(problem, std::move(*layout), artifact);
+  return plan_of(problem, std::move(*layout), artifact, options);
 }
 
 std::optional<ExecutablePlan> KernelsRecipe::plan_on_few_blocks(const Artifact& artifact) const {
   const std::shared_ptr<const Variant> few = variant_->on_few_ctas();
   if (!few) return std::nullopt;
-  return plan_of(problem_, few->layout(work()), artifact);
+  return plan_of(problem_, few->layout(work()), artifact, {});
 }
 
 std::shared_ptr<const Variant> KernelsRecipe::same_variant(const Work& work, const DeviceProperties& device) const {
@@ -150,15 +150,15 @@ std::shared_ptr<const Artifact> KernelsRecipe::load(std::span<const std::byte> b
   return std::make_shared<const Images>(bytes);
 }
 
-ExecutablePlan KernelsRecipe::plan(std::shared_ptr<const Artifact> artifact, const PlanOptions&) const {
-  ExecutablePlan plan = plan_of(problem_, variant_->layout(work()), *artifact);
+ExecutablePlan KernelsRecipe::plan(std::shared_ptr<const Artifact> artifact, const PlanOptions& options) const {
+  ExecutablePlan plan = plan_of(problem_, variant_->layout(work()), *artifact, options);
   plan.note = variant_->label(work());
   return plan;
 }
 
 ExecutablePlan KernelsRecipe::plan_of(const compiler::CompiledProblem& problem, CallLayout layout,
-                                      const Artifact& artifact) const {
-  std::shared_ptr<LoadedModules> modules = dynamic_cast<const Images&>(artifact).loaded();
+                                      const Artifact& artifact, const PlanOptions& options) const {
+  std::shared_ptr<LoadedModules> modules = dynamic_cast<const Images&>(artifact).loaded(options.context);
   KernelCall call(problem, direction_, std::move(layout));
   ExecutablePlan plan;
   if (direction_ == Direction::kForward)

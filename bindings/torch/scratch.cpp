@@ -1,0 +1,49 @@
+#include "scratch.hpp"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace scoremod::torch_binding {
+namespace {
+
+/// More streams than that have only those who make one for each call.
+constexpr std::size_t kMostStreams = 256;
+
+using Piles = std::map<std::pair<int, std::uintptr_t>, std::vector<Scratch>>;
+
+/// The GIL guards them. They are never destroyed: Python is gone before statics are.
+Piles& piles() {
+  static auto& made = *new Piles;
+  return made;
+}
+
+}  // namespace
+
+Scratch new_scratch(const Ref& make, std::size_t bytes) {
+  const Ref size = checked(PyLong_FromSize_t(bytes));
+  const Ref made = call(make, size.get());
+  return {Ref::to(item(made.get(), 0)), reinterpret_cast<std::uintptr_t>(pointer(item(made.get(), 1)))};
+}
+
+Scratch take_scratch(int device, std::uintptr_t stream, const Ref& make) {
+  const auto found = piles().find({device, stream});
+  if (found == piles().end() || found->second.empty()) return new_scratch(make, kKeptScratch);
+  Scratch taken = std::move(found->second.back());
+  found->second.pop_back();
+  return taken;
+}
+
+void keep_scratch(int device, std::uintptr_t stream, Scratch scratch) {
+  Piles dropped;  // freed last, as PyTorch may run Python's code
+  if (piles().size() >= kMostStreams && !piles().contains({device, stream})) dropped.swap(piles());
+  piles()[{device, stream}].push_back(std::move(scratch));
+}
+
+std::size_t count_kept_scratch() {
+  std::size_t count = 0;
+  for (const auto& [of, pile] : piles()) count += pile.size();
+  return count;
+}
+
+}  // namespace scoremod::torch_binding

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "python.hpp"
+
+namespace scoremod::torch_binding {
+
+/// A workspace: a tensor of PyTorch's allocator, and an aligned address in it.
+struct Scratch {
+  Ref tensor;
+  std::uintptr_t address = 0;
+};
+
+/// Workspaces of up to so many bytes are kept for the next call on their stream: PyTorch's allocator takes as long as
+/// the rest of a call.
+inline constexpr std::size_t kKeptScratch = std::size_t{1} << 20;
+
+/// A new one. make: (bytes) -> (tensor, address).
+Scratch new_scratch(const Ref& make, std::size_t bytes);
+
+/// One that no call is being made with, or a new one of kKeptScratch bytes. Calls on one stream run in turn, and a
+/// thread that makes a call has its own.
+Scratch take_scratch(int device, std::uintptr_t stream, const Ref& make);
+void keep_scratch(int device, std::uintptr_t stream, Scratch scratch);
+
+/// How many are kept.
+std::size_t count_kept_scratch();
+
+}  // namespace scoremod::torch_binding
