@@ -245,7 +245,7 @@ esac"""
 
 def test_the_newest_frameworks_are_tested_without_their_pins(dev, newest):
     calls = newest()
-    assert calls[1] == "cmake --build --preset release --parallel 3 --target scoremod scoremod_jax"
+    assert calls[1] == "cmake --build --preset release --parallel 3 --target scoremod scoremod_jax scoremod_torch"
     tests = [call for call in calls if "-m pytest" in call]
     assert tests == [f"build/newest-{name}/bin/python -m pytest -q tests/{name}" for name in ("jax", "torch")]
     wanted = {name: (dev.folder / f"build/newest-{name}.txt").read_text().split() for name in ("jax", "torch")}
