@@ -32,6 +32,13 @@ PARTS = {
         "coverage": ("bench/results/coverage.json", "tested_tables.py", "coverage"),
         "mutants": ("bench/results/mutants.json", "tested_tables.py", "mutants"),
     },
+    "docs/internals/planted_faults.md": {
+        "planted in kernels": ("bench/results/planted_faults.json", "tested_tables.py", "planted_in_kernels"),
+        "planted in the library": ("bench/results/planted_faults.json", "tested_tables.py", "planted_in_library"),
+    },
+    "docs/internals/planted_faults_python.md": {
+        "planted in Python": ("bench/results/planted_faults.json", "tested_tables.py", "planted_in_python"),
+    },
     "docs/internals/peers.md": {
         "all cases": ("bench/results/peers.json", "peers/choices.py", "table"),
     },

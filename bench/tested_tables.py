@@ -1,4 +1,7 @@
-"""The tables of docs/internals/tested.md: which branches tests take (tools/checks/coverage.py), and which mutants they find (tools/checks/mutants.py)."""
+"""The tables of docs/internals/tested.md and the pages of planted faults: which branches tests take (tools/checks/coverage.py), which mutants they find
+(tools/checks/mutants.py), and which tests plant faults (tools/checks/planted_faults.py)."""
+
+import itertools
 
 
 def share(part, whole):
@@ -27,3 +30,34 @@ def mutants(report):
         cells = [run["commit"], run["seed"], folders, run["found"] + len(verdicts), run["found"], len(verdicts), *counts]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return lines
+
+
+def by_suites(controls):
+    """The names of tests, those of GoogleTest after their suites."""
+    names = [control["test"].partition("::")[2].rpartition(".") for control in controls]
+    suites = {suite: [f"`{name}`" for other, _, name in names if other == suite] for suite, _, _ in names}
+    return "; ".join((f"`{suite}`: " if suite else "") + ", ".join(of) for suite, of in suites.items())
+
+
+def planted(controls, is_shown):
+    """For each file of tests those that plant a fault, and how many faults have a name there. is_shown: a function of the file's path."""
+    lines = ["| file | tests that plant faults | named |", "| --- | --- | --- |"]
+    for file, of in itertools.groupby(controls, lambda control: control["test"].partition("::")[0]):
+        if is_shown(file):
+            of = list(of)
+            lines.append(
+                f"| `{file.removeprefix('tests/').removesuffix('_test.cpp')}` | {by_suites(of)} | {sum(len(control['planted']) for control in of) or '-'} |"
+            )
+    return lines
+
+
+def planted_in_kernels(controls):
+    return planted(controls, lambda file: file.startswith("tests/unit/backend/"))
+
+
+def planted_in_library(controls):
+    return planted(controls, lambda file: file.endswith(".cpp") and not file.startswith("tests/unit/backend/"))
+
+
+def planted_in_python(controls):
+    return [line.rpartition(" | ")[0] + " |" for line in planted(controls, lambda file: file.endswith(".py"))]
