@@ -1,5 +1,8 @@
-"""The tables of docs/internals/tested.md and the pages of planted faults: which branches tests take (tools/checks/coverage.py), which mutants they find
-(tools/checks/mutants.py), and which tests plant faults (tools/checks/planted_faults.py)."""
+"""The tables of docs/internals/tested.md and the pages of planted faults.
+
+Records of tools/checks: branches that tests take (coverage.py), mutants that they find (mutants.py), runs under sanitizers (random_share.py), and tests
+that plant faults (planted_faults.py).
+"""
 
 import itertools
 
@@ -29,6 +32,18 @@ def mutants(report):
         folders = ", ".join(f"`src/{name}`" for name in run["folders"])
         cells = [run["commit"], run["seed"], folders, run["found"] + len(verdicts), run["found"], len(verdicts), *counts]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return lines
+
+
+def sanitizers(runs):
+    """For each run how many of the programs' tests ran, in which time, what failed and how many tests had a report."""
+    if not runs:
+        return ["No run is recorded yet."]
+    lines = ["| commit | sanitizer | programs | tests | of | skipped | seconds | failed | with a report | machine |", "| --- " * 10 + "|"]
+    for run in runs:
+        programs = ", ".join(f"`{name}`" for name in run["programs"])
+        counts = (run["tests"], run["of"], run["skipped"], round(run["seconds"]), len(run["failed"]), len(run["findings"]))
+        lines.append(f"| {run['commit']} | {run['sanitizer']} | {programs} | {' | '.join(map(str, counts))} | {run['machine']} |")
     return lines
 
 
