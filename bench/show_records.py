@@ -40,6 +40,9 @@ PARTS = {
     "docs/internals/planted_faults_python.md": {
         "planted in Python": ("bench/results/planted_faults.json", "tested_tables.py", "planted_in_python"),
     },
+    "docs/internals/packages.md": {
+        "packages": ("docs/internals/packages.json", "package_tables.py", "packages"),
+    },
     "docs/internals/peers.md": {
         "all cases": ("bench/results/peers.json", "peers/choices.py", "table"),
     },
