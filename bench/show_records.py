@@ -31,6 +31,17 @@ PARTS = {
     "docs/internals/tested.md": {
         "coverage": ("bench/results/coverage.json", "tested_tables.py", "coverage"),
         "mutants": ("bench/results/mutants.json", "tested_tables.py", "mutants"),
+        "sanitizers": ("bench/results/sanitizers.json", "tested_tables.py", "sanitizers"),
+    },
+    "docs/internals/planted_faults.md": {
+        "planted in kernels": ("bench/results/planted_faults.json", "tested_tables.py", "planted_in_kernels"),
+        "planted in the library": ("bench/results/planted_faults.json", "tested_tables.py", "planted_in_library"),
+    },
+    "docs/internals/planted_faults_python.md": {
+        "planted in Python": ("bench/results/planted_faults.json", "tested_tables.py", "planted_in_python"),
+    },
+    "docs/internals/packages.md": {
+        "packages": ("docs/internals/packages.json", "package_tables.py", "packages"),
     },
     "docs/internals/peers.md": {
         "all cases": ("bench/results/peers.json", "peers/choices.py", "table"),
@@ -47,6 +58,8 @@ PARTS = {
         "sharding": ("bench/results/jax_sharding.json", "jax/record_tables.py", "sharding"),
     },
 }
+# Lists of runs that need not have been made yet.
+MAY_BE_ABSENT = {"bench/results/sanitizers.json"}
 METADATA = "Record"
 
 
@@ -103,7 +116,8 @@ def written(page, path, root):
     """The page's text with its parts and its marked figures as the records have them."""
     text = page.read_text(encoding="utf-8")
     for name, (record, writer, function) in PARTS.get(path, {}).items():
-        text = with_part(text, path, name, getattr(script(writer), function)(report_of(root / record)))
+        report = [] if record in MAY_BE_ABSENT and not (root / record).exists() else report_of(root / record)
+        text = with_part(text, path, name, getattr(script(writer), function)(report))
     try:
         return script("page_figures.py").with_figures(text, path, root)
     except ValueError as error:

@@ -1,5 +1,6 @@
 """Which branches coverage.py says are not taken, on reports as gcovr writes them."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -51,3 +52,16 @@ def test_folders_are_summed():
     lines = list(coverage.lines_of(report((1, 5, 5, 0), (2, 0)), lambda _, number: TEXT[number]))
     found = coverage.folders_of(lines, lambda line: line.number == 1)["ir"]
     assert found == {"lines": 2, "lines_taken": 1, "branches": 2, "branches_taken": 1, "branches_listed": 1}
+
+
+def test_the_folders_are_those_that_the_build_counts():
+    recorded = json.loads((ROOT / "bench/results/coverage.json").read_text(encoding="utf-8"))["folders"]
+    assert coverage.FOLDERS == tuple(recorded), "run ./dev coverage --record bench/results/coverage.json"
+    assert all(any((ROOT / "src" / name).glob("*.cpp")) for name in coverage.FOLDERS)
+    listed = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
+    assert listed.count("passes") == 1, "a second list of the folders"
+
+
+def test_a_folder_that_is_missing_from_the_report_is_found():
+    lines = list(coverage.lines_of(report((1, 5, 5, 0)), lambda _, number: TEXT[number]))
+    assert coverage.uncounted(coverage.folders_of(lines, lambda _: False)) == [name for name in coverage.FOLDERS if name != "ir"]

@@ -1,14 +1,17 @@
 """The page of dependencies has every one, in the version of its requirement file, and the list of a release is made of it."""
 
+import json
 import re
 import sys
 import tomllib
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "release"))
+import list_packages  # noqa: E402
 import sbom  # noqa: E402
 
 FILES = (
@@ -51,6 +54,46 @@ def test_each_pinned_package_is_on_the_page(file):
 
 def test_pytorchs_packages_are_on_the_page():
     assert listed()["transformers"] == pinned("tests/torch/requirements.in")["transformers"]
+
+
+def packages_listed():
+    return json.loads((ROOT / list_packages.RECORD).read_text(encoding="utf-8"))
+
+
+def test_each_pinned_package_is_listed_with_who_asks_for_it():
+    """The wheel's tools and the fuzzers have no more than the page has, as the test above finds."""
+    found = packages_listed()
+    assert list(list_packages.faults(found)) == []
+    for name, (_, files) in list_packages.ENVIRONMENTS.items():
+        versions = {package: version for file in files for package, version in list_packages.pinned(file).items()}
+        assert len(versions) > 30 and {each["name"]: each["version"] for each in found[name]} == versions, "run tools/release/list_packages.py"
+        assert {asking for each in found[name] for asking in each["required_by"]} <= set(versions)
+    on_page = {list_packages.normalized(name): version for name, version in listed().items()}
+    direct = [each for packages in found.values() for each in packages if each["direct"]]
+    assert direct and all(on_page[each["name"]] == each["version"] or on_page[each["name"]].startswith(">=") for each in direct)
+
+
+def test_licences_are_those_of_what_is_installed():
+    compared = 0
+    for each in packages_listed()[".venv"]:
+        try:
+            compared += 1
+            assert list_packages.licence(metadata(each["name"])) == each["licence"], each["name"]
+        except PackageNotFoundError:  # another platform's
+            compared -= 1
+    assert compared > 50
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ({"licence": "", "required_by": ["jax"], "direct": False}, ".venv: scipy has no licence"),
+        ({"licence": "BSD", "required_by": [], "direct": False}, ".venv: nothing asks for scipy"),
+        ({"licence": "BSD", "required_by": [], "direct": True}, None),
+    ],
+)
+def test_a_package_without_a_licence_or_a_reason_is_found(row, fault):
+    assert list(list_packages.faults({".venv": [{"name": "scipy", **row}]})) == [fault] * (fault is not None)
 
 
 def test_bounds_are_those_of_the_package():

@@ -195,6 +195,13 @@ def test_the_share_under_sanitizers_has_the_time_that_the_build_leaves(sanitize)
     assert "--filter Cache|Queue build/tsan/bin/scoremod_unit_tests" in call
 
 
+def test_a_run_under_a_sanitizer_may_be_recorded(sanitize):
+    (call,) = sanitize(0, "--record", "runs of asan.json", "asan", "100")
+    assert "--record runs of asan.json --sanitizer asan build/asan/bin/scoremod_unit_tests" in call
+    (call,) = sanitize(0, "tsan", "100")
+    assert "--record" not in call
+
+
 def test_pytorch_runs_with_the_sanitizer_and_what_it_looks_for_at_its_start(sanitize):
     (call,) = sanitize(0, "torch", "50")
     assert "tests/torch/test_swapped_tensors.py with /lib/libasan.so /lib/libstdc++.so.6" in call

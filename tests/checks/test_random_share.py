@@ -1,5 +1,6 @@
 """tools/checks/random_share.py, with programs that answer as GoogleTest's do."""
 
+import json
 import re
 import subprocess
 import sys
@@ -62,3 +63,35 @@ def test_the_seed_decides_the_order(program):
         (program.parent / "program.ran").unlink()
     assert len({seed for seed, _ in orders}) == len(orders) == 5
     assert len({order for _, order in orders}) > 1
+
+
+# Output as GoogleTest and sanitizers print it: one test that passes, one that is skipped, and one with a report in each of two forms.
+SANITIZED = """#!/bin/sh
+ran='[==========] 1 test from 1 test suite ran. (3 ms total)'
+case "$1" in
+  --gtest_list_tests) printf 'Suite.\\n  Right\\n  Skipped\\n  Wrong\\n' ;;
+  *Right) echo "$ran"; echo '[  PASSED  ] 1 test.' ;;
+  *Skipped) echo "$ran"; echo '[  SKIPPED ] 1 test, listed below:' ;;
+  *Wrong)
+    echo '==7==ERROR: AddressSanitizer: heap-use-after-free on address 0x602000000010 at pc 0x55 bp 0x7f sp 0x7e' >&2
+    echo 'src/ir/sum.cpp:3:7: runtime error: signed integer overflow: 1 + 2147483647' >&2
+    exit 1 ;;
+esac
+"""
+
+
+def test_a_run_is_added_to_the_record_with_what_the_program_said(tmp_path):
+    program, record = tmp_path / "program", tmp_path / "runs.json"
+    program.write_text(SANITIZED, encoding="utf-8")
+    program.chmod(0o755)
+    code, _ = run(60, "--seed", 3, "--record", record, "--sanitizer", "asan", program)
+    assert code == 1
+    run(60, "--filter", "Right", "--record", record, "--sanitizer", "asan", program)
+    first, second = json.loads(record.read_text(encoding="utf-8"))
+    counts = {key: first[key] for key in ("sanitizer", "programs", "seed", "tests", "skipped", "of", "failed")}
+    # The test that ended its process did not say that it ran.
+    assert counts == {"sanitizer": "asan", "programs": ["program"], "seed": 3, "tests": 2, "skipped": 1, "of": 3, "failed": ["Suite.Wrong"]}
+    reports = ["ERROR: AddressSanitizer: heap-use-after-free", "src/ir/sum.cpp:3:7: runtime error: signed integer overflow: 1 + 2147483647"]
+    assert first["findings"] == {"Suite.Wrong": reports}
+    assert (second["tests"], second["of"], second["failed"], second["findings"], second["filter"]) == (1, 1, [], {}, "Right")
+    assert 0 < second["seconds"] < 60 and re.fullmatch(r"[0-9a-f]{8}\+?", second["commit"]) and re.search(r", \d+ cores$", second["machine"])

@@ -43,6 +43,20 @@ def test_what_is_committed_is_up_to_date():
     assert (ROOT / ALL).read_text(encoding="utf-8").count("\n| `") > 25
 
 
+RUN = {"sanitizer": "asan", "programs": ["scoremod_unit_tests"], "tests": 90, "of": 100, "skipped": 2, "seconds": 61.4}
+
+
+def test_runs_under_sanitizers_are_shown_once_there_are_any(tree):
+    record, page = tree / "bench/results/sanitizers.json", tree / "docs/internals/tested.md"
+    record.unlink(missing_ok=True)
+    show_records("--root", tree)
+    assert "\nNo run is recorded yet.\n" in page.read_text(encoding="utf-8")
+    run = {**RUN, "failed": [], "findings": {"A.B": ["ERROR: AddressSanitizer: heap-use-after-free"]}, "machine": "A CPU, 2 cores", "commit": "12345678"}
+    record.write_text(json.dumps([run]), encoding="utf-8")
+    assert show_records("--root", tree) == (0, ["docs/internals/tested.md"], "")
+    assert "| 12345678 | asan | `scoremod_unit_tests` | 90 | 100 | 2 | 61 | 0 | 1 | A CPU, 2 cores |\n" in page.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     "record, key, shown",
     [

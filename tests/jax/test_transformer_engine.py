@@ -85,7 +85,7 @@ def test_a_softmax_offset_and_callbacks_have_gradients():
 @pytest.mark.parametrize(
     ("fields", "call", "message"),
     [
-        ({"context_checkpoint_name": "mine"}, {}, "context_checkpoint_name: .*CHECKPOINT_NAMES"),
+        ({"context_checkpoint_name": 3}, {}, "context_checkpoint_name: expected a text, found int"),
         ({"context_parallel_axis": "seq"}, {}, "context_parallel_axis: .*context_parallel_attention"),
         ({"num_attention_heads": 8}, {}, "num_heads: expected arrays of 8, as the field says, found 4"),
         ({"num_gqa_groups": None}, {}, "num_kv_heads: expected arrays of 4, as the field says, found 2"),

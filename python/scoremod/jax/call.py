@@ -10,6 +10,7 @@ from scoremod.call_spec import CallSpec, checked_scale, wrong_scale
 from scoremod.environment import settings
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.float8_factors import OF_CACHE, wrong_dtypes
+from scoremod.jax.kept_results import second_name
 from scoremod.jax.open_sizes import known
 from scoremod.places import FACTORS, Paged, Ragged, RaggedPaged, pages_layout
 from scoremod.problem import OperandTensor, problem_json
@@ -55,6 +56,7 @@ class Call(NamedTuple):
     gradient_factors: int = 0  # how many come after these, for whoever differentiates
     dtype_kv: str | None = None  # of an FP8 KV cache under a query of more bits
     block_scales: str = ""  # the factors that are block scales (scoremod.jax.float8.block_letters)
+    second_name: str | None = None  # of the results that a backward pass keeps (scoremod.jax.kept_results)
     # scoremod.environment.settings(): JAX keeps what it compiles by equal calls, and what is compiled depends on them.
     environment: tuple = ()
 
@@ -76,6 +78,7 @@ class Call(NamedTuple):
             gradient_factors=spec.gradient_factors,
             dtype_kv=spec.dtype_kv,
             block_scales=spec.block_scales,
+            second_name=second_name(),
             environment=settings(),
             **others,
         )

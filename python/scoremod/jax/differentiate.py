@@ -133,7 +133,7 @@ def _run_forward(call, q, k, v, operands):
     wanted = wanted_operands(operands)
     q, k, v, operands = q.value, k.value, v.value, tuple(x.value for x in operands)
     results = forward(call, q, k, v, operands, with_lse=True, wanted=wanted)
-    o, lse = named_results(*results[:2])
+    o, lse = named_results(call.second_name, *results[:2])
     return (o, lse, *results[2:]), (q, k, v, given, o, lse, Wanted(wanted))
 
 

@@ -69,7 +69,9 @@ def fused_attn(
         flex_attention's.
     is_training : bool
         Whether dropout_probability counts.
-    max_segments_per_seq, context_parallel_strategy, context_parallel_causal_load_balanced, context_parallel_axis, context_checkpoint_name, stripe_size
+    context_checkpoint_name : str
+        The name by which policies of jax.checkpoint know all results that the backward pass needs.
+    max_segments_per_seq, context_parallel_strategy, context_parallel_causal_load_balanced, context_parallel_axis, stripe_size
         TransformerEngine's. Values that ask for what is not done are refused, with what takes their place.
 
     Returns
@@ -88,7 +90,6 @@ def fused_attn(
         "context_parallel_strategy": context_parallel_strategy,
         "context_parallel_causal_load_balanced": context_parallel_causal_load_balanced,
         "context_parallel_axis": context_parallel_axis,
-        "context_checkpoint_name": context_checkpoint_name,
         "stripe_size": stripe_size,
     }
     for name, value in always.items():
@@ -117,6 +118,7 @@ def fused_attn(
         backends=backends,
         new_sizes=new_sizes,
         fallback=fallback,
+        context_checkpoint_name=context_checkpoint_name,
     )
     if dropout_probability and is_training and seed is None:
         raise InvalidArgumentError("seed: expected a key of jax.random beside dropout_probability, found none")

@@ -43,6 +43,7 @@ class DotProductAttention(nn.Module):
     num_heads, num_kv_heads, head_dim: what the arrays must have, where they are given.
     score_mod_bprop, trust_bprop: fused_attention's. With the first, or with score_mod_tensors at the call, which may be empty, score_mod is a
         callback that builds on a graph.
+    context_checkpoint_name: a name of all results that the backward pass needs, for policies of jax.checkpoint, beside CHECKPOINT_NAMES.
 
     Called with query, key and value; or with query and a packed key and value [batch, seq, 2, heads, dim]; or with all three packed
     [batch, seq, 3, heads, dim]. Packed arrays are of layout "BSHD"; in "SBHD" their first two dimensions change places.
@@ -73,6 +74,7 @@ class DotProductAttention(nn.Module):
     num_heads: int | None = None
     num_kv_heads: int | None = None
     head_dim: int | None = None
+    context_checkpoint_name: str | None = None
 
     def __post_init__(self) -> None:
         refuse_deterministic(self.deterministic)
@@ -124,8 +126,8 @@ class MultiHeadAttention(nn.Module):
 
     num_kv_heads: fewer heads of key and value; num_heads without it. head_dim: features / num_heads without it.
     scale: of the scores; 1 / sqrt(head_dim) without it.
-    attn_mask_type, window_size, softmax_type, attention_dropout, dropout_rng_name, bias_type, score_mod_bprop, trust_bprop:
-        DotProductAttention's.
+    attn_mask_type, window_size, softmax_type, attention_dropout, dropout_rng_name, bias_type, score_mod_bprop, trust_bprop,
+        context_checkpoint_name: DotProductAttention's.
     decode: keeps keys and values in Flax's collection "cache", for one token after the other. init() is given inputs as long as the cache is to
         be; apply(variables, tokens, mutable=["cache"]) then has the next token, or several. Functions see positions in the whole sequence, and
         no query sees later keys.
@@ -158,6 +160,7 @@ class MultiHeadAttention(nn.Module):
     score_mod_bprop: ScoreMod = None
     trust_bprop: bool = False
     decode: bool = False
+    context_checkpoint_name: str | None = None
 
     def __post_init__(self) -> None:
         refuse_deterministic(self.deterministic)
@@ -206,6 +209,7 @@ class MultiHeadAttention(nn.Module):
             param_dtype=self.param_dtype,
             score_mod_bprop=self.score_mod_bprop,
             trust_bprop=self.trust_bprop,
+            context_checkpoint_name=self.context_checkpoint_name,
         )
         query, key, value = (
             project(name, heads, source)

@@ -9,6 +9,7 @@ from scoremod.jax.api import flex_attention
 from scoremod.jax.call import GRADIENT_FACTORS
 from scoremod.jax.decode_cache import at_positions
 from scoremod.jax.fused_attention import graph_modifier, score_sizes
+from scoremod.jax.kept_results import also_named
 from scoremod.jax.named_masks import biased, named_mask
 from scoremod.jax.zoo import all_of
 from scoremod.sizes import sizes_of
@@ -57,24 +58,25 @@ def module_attention(
         score_mod = at_positions(score_mod, first_query, 3)
     masks = [mask for mask in (named, mask_mod) if mask is not None]
     dropout = {} if dropout_key is None else {"dropout_rate": fields.attention_dropout, "dropout_key": dropout_key}
-    return flex_attention(
-        query,
-        key,  # pyright: ignore[reportArgumentType]
-        value,  # pyright: ignore[reportArgumentType]
-        score_mod,
-        all_of(*masks) if len(masks) == 2 else masks[0] if masks else None,
-        scale=fields.scale,
-        layout=fields.layout,
-        lengths=lengths,
-        sink=_sink(fields.softmax_type, sink_of, sizes.heads_q),
-        **dropout,
-        deterministic=fields.deterministic_gradients,
-        backend=fields.backend,
-        backends=fields.backends,
-        new_sizes=fields.new_sizes,
-        fallback=fields.fallback,
-        **float8,
-    )
+    with also_named(fields.context_checkpoint_name):
+        return flex_attention(
+            query,
+            key,  # pyright: ignore[reportArgumentType]
+            value,  # pyright: ignore[reportArgumentType]
+            score_mod,
+            all_of(*masks) if len(masks) == 2 else masks[0] if masks else None,
+            scale=fields.scale,
+            layout=fields.layout,
+            lengths=lengths,
+            sink=_sink(fields.softmax_type, sink_of, sizes.heads_q),
+            **dropout,
+            deterministic=fields.deterministic_gradients,
+            backend=fields.backend,
+            backends=fields.backends,
+            new_sizes=fields.new_sizes,
+            fallback=fields.fallback,
+            **float8,
+        )
 
 
 def _check_sizes(fields, sizes):

@@ -24,7 +24,6 @@ _ALWAYS = {
     "context_parallel_causal_load_balanced": ((False,), 'use context_parallel_attention(..., striped="dual_chunk_swap")'),
     "context_parallel_strategy": (("DEFAULT", "default"), "use context_parallel_attention(..., strategy=)"),
     "stripe_size": ((None,), "use context_parallel_attention(..., striped=)"),
-    "context_checkpoint_name": (("context",), "policies of jax.checkpoint know the results by scoremod.jax.CHECKPOINT_NAMES"),
     "fuse_qkv_params": ((False,), "leave it out: each projection has parameters of its own"),
     "input_layernorm": ((False,), "apply flax.linen.LayerNorm before, or use scoremod.jax.transformer_layer.TransformerLayer"),
     "return_layernorm_output": ((False,), "apply flax.linen.LayerNorm before"),

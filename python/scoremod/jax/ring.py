@@ -195,7 +195,7 @@ def _run_forward(ring, q, k, v, operands, sink):
     wanted = wanted_operands(operands)
     q, k, v, operands = q.value, k.value, v.value, tuple(x.value for x in operands)
     sink = None if sink is None else sink.value
-    o, lse = named_results(*_forward(ring, q, k, v, operands, sink, wanted))
+    o, lse = named_results(ring.call.second_name, *_forward(ring, q, k, v, operands, sink, wanted))
     return (o, lse), (q, k, v, operands, sink, o, lse, Wanted(wanted))
 
 

@@ -82,7 +82,8 @@ class DotProductAttention(nn.Module):
     window_size, softmax_type, attention_dropout, dropout_rng_name, score_mod, score_mod_bprop: those of scoremod.jax.linen.DotProductAttention,
         whose fields mask_mod, trust_bprop, deterministic_gradients, backend, backends, new_sizes and fallback come after TransformerEngine's.
     dtype, float32_logits, max_segments_per_seq: change nothing. Outputs have query's dtype.
-    context_*: refused where they ask for more than their defaults, and the error says what takes their place.
+    context_checkpoint_name: the name by which policies of jax.checkpoint know all results that the backward pass needs.
+    context_parallel_*: refused where they ask for more than their defaults, and the error says what takes their place.
     """
 
     head_dim: int
@@ -132,7 +133,7 @@ class DotProductAttention(nn.Module):
         tensors are scoremod.jax.fused_attention's, without which score_mod is a plain function."""
         if mask is not None:
             raise InvalidArgumentError("mask: expected none, found one; give sequence_descriptor=SequenceDescriptor.from_seqlens(lengths), or mask_mod")
-        for name in ("context_parallel_causal_load_balanced", "context_parallel_axis", "context_parallel_strategy", "context_checkpoint_name"):
+        for name in ("context_parallel_causal_load_balanced", "context_parallel_axis", "context_parallel_strategy"):
             check_always(name, getattr(self, name))
         layout, packed_axis = layout_of(self.qkv_layout, text_of(self.attn_mask_type, "_mask"))
         if self.transpose_batch_sequence and layout == "BSHD":
@@ -153,7 +154,7 @@ class DotProductAttention(nn.Module):
         """scoremod.jax.linen's fields."""
         shared = (
             *("head_dim", "window_size", "attention_dropout", "score_mod", "mask_mod", "score_mod_bprop", "trust_bprop", "deterministic_gradients"),
-            *("backend", "backends", "new_sizes", "fallback"),
+            *("backend", "backends", "new_sizes", "fallback", "context_checkpoint_name"),
         )
         bias_type = ("no_bias" if bias is None else "post_scale_bias") if self.attn_bias_type is None else text_of(self.attn_bias_type)
         return SimpleNamespace(

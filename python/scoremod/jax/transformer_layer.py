@@ -50,6 +50,7 @@ class TransformerLayer(nn.Module):
     score_mod_bprop: ScoreMod = None
     trust_bprop: bool = False
     decode: bool = False
+    context_checkpoint_name: str | None = None
 
     @nn.compact
     def __call__(self, inputs: jax.Array, encoded: jax.Array | None = None, *, deterministic: bool = True, **call: Any) -> jax.Array:
@@ -70,7 +71,7 @@ class TransformerLayer(nn.Module):
     def _attention(self, name, **fields):
         shared = (
             *("num_heads", "num_kv_heads", "head_dim", "scale", "use_bias", "dtype", "param_dtype", "deterministic_gradients"),
-            *("backend", "backends", "new_sizes", "fallback", "softmax_type", "attention_dropout", "dropout_rng_name"),
+            *("backend", "backends", "new_sizes", "fallback", "softmax_type", "attention_dropout", "dropout_rng_name", "context_checkpoint_name"),
         )
         return MultiHeadAttention(name=name, **{field: getattr(self, field) for field in shared}, **fields)
 

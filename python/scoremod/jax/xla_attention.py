@@ -18,7 +18,7 @@ from scoremod.errors import UnsupportedError
 from scoremod.jax.dropout import shares, shares_at
 from scoremod.jax.explicit_axes import explicit_axes
 from scoremod.jax.jaxprs import without_arrays
-from scoremod.jax.kept_results import named_results
+from scoremod.jax.kept_results import named_results, second_name
 from scoremod.jax.manual_axes import vary_alike, vary_as, varying_axes
 from scoremod.jax.trace import jaxpr_of
 from scoremod.jax.wide_captures import function_of, widened
@@ -36,6 +36,7 @@ class _Functions(NamedTuple):
     score_array_count: int
     dropout: float  # the rate; the last of the arrays are then what `shares` takes
     dropout_arrays: int  # how many: the call's keys, or before them where tokens are (scoremod.jax.dropout.shares_at)
+    second_name: str | None  # of the results that a derivative keeps
 
     def shares(self, arrays, like, first):
         """The factors that dropout gives the weights `like` of a block of keys."""
@@ -67,7 +68,8 @@ def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout, dropout=(0.0, 
         jaxprs, arrays = _traced(named, wide, like=q)
     score, mask = (jaxprs.get(name) for name in ("score_mod", "mask_mod"))
     score_count = 0 if score is None else len(score.consts)
-    functions = _Functions(*(None if jaxpr is None else without_arrays(jaxpr) for jaxpr in (score, mask)), score_count, dropout[0], len(dropout[1]))  # pyright: ignore[reportCallIssue]
+    traced = (None if jaxpr is None else without_arrays(jaxpr) for jaxpr in (score, mask))
+    functions = _Functions(*traced, score_count, dropout[0], len(dropout[1]), second_name())  # pyright: ignore[reportCallIssue]
     arrays = [*arrays, *vary_alike([*dropout[1], q])[:-1]]
     # Inside jax.shard_map without jax.jit, JAX takes no rule that asks which tangents there are.
     compute = _attention_jitted if jax.sharding.get_abstract_mesh().manual_axes else _attention
@@ -124,7 +126,7 @@ def _nonzero(total):
 
 @functools.partial(_attention.defjvp, symbolic_zeros=True)
 def _derivative(functions, primals, tangents):
-    o, top, total = named_results(*_attention(functions, *primals))
+    o, top, total = named_results(functions.second_name, *_attention(functions, *primals))
     *qkv_scale, arrays = primals
     *given, d_arrays = tangents
     given = [*given, *d_arrays]
