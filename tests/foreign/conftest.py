@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parents[1]
 sys.path.insert(0, str(ROOT / "python"))
 
 SEED = int(os.environ.get("SCOREMOD_TEST_SEED") or secrets.randbelow(2**31))
 ROWS = pytest.StashKey[list]()
+
+
+def pytest_report_header():
+    return f"SCOREMOD_TEST_SEED={SEED}"
 
 
 def pytest_addoption(parser):
@@ -34,7 +39,7 @@ def record(request):
     """record(suite, case, way, ratio): a case that is right. record(suite, case, way, refused=text): one that is refused."""
 
     def add(suite, case, way, ratio=None, refused=None):
-        row = {"suite": suite, "case": case, "way": way}
+        row = {"suite": suite, "case": case, "way": way, "file": request.path.relative_to(FOLDER).as_posix()}
         row.update({"ratio": float(f"{ratio:.4g}")} if refused is None else {"refused": refused})
         request.config.stash[ROWS].append(row)
 
