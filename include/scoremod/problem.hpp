@@ -39,7 +39,7 @@ struct Strides {
 };
 
 /// How a query-like or key-like tensor lies in memory: densely in `layout`, unless explicit strides are given. A varlen
-/// tensor has layout THD and no strides, and no other tensor has it.
+/// tensor has layout THD, and no other tensor has it. Its tokens are the sequence of its strides, and it has one batch.
 struct TensorLayout {
   Layout layout = Layout::kBSHD;
   std::optional<Strides> strides;

@@ -158,6 +158,15 @@ void choose_paged(Chooser& choose, std::int64_t row_alignment, AttentionProblem&
   }
 }
 
+/// Varlen tensors that are parts of larger ones, as packed queries, keys and values are.
+void choose_ragged_strides(Chooser& choose, std::int64_t row_alignment, AttentionProblem& problem) {
+  for (const auto& [tensor, role] : {std::pair{&problem.q, TensorRole::kQ}, std::pair{&problem.k, TensorRole::kK},
+                                     std::pair{&problem.v, TensorRole::kV}, std::pair{&problem.o, TensorRole::kO}}) {
+    if (tensor->layout == Layout::kTHD && choose.chance(0.3))
+      tensor->strides = random_strides(choose, row_alignment, problem::memory_shape_of(problem, role));
+  }
+}
+
 /// FP8 keys and values under wider queries, with scales of the tensors or of each KV head. A choice that is never
 /// wanted draws nothing.
 void choose_float8_keys(Chooser& choose, double probability, AttentionProblem& problem) {
@@ -181,6 +190,7 @@ void choose_places(Chooser& choose, const RandomProblemOptions& options, Attenti
   choose_float8_keys(choose, options.float8_keys_probability, problem);
   if (choose.chance(options.output_dtype_probability))
     problem.dtype_o = choose.one_of(std::array{DType::kF32, DType::kF16, DType::kBF16});
+  choose_ragged_strides(choose, options.row_alignment, problem);
   if (!problem.backward || !choose.chance(options.gradient_layout_probability)) return;
   const auto own = [&](std::optional<TensorLayout>& gradient, TensorRole role) {
     const bool is_ragged = problem::layout_of(problem, role).layout == Layout::kTHD;

@@ -196,10 +196,6 @@ void check_layout(const AttentionProblem& problem, TensorRole role, const Tensor
     fail_argument(field, ".layout: expected BSHD, SBHD or BHSD of a tensor that is not ragged, found THD; give ",
                   tokens, ", the number of its tokens");
   }
-  if (is_ragged && layout.strides) {
-    fail_argument(field, ".strides: expected none of a ragged tensor, which is dense in [tokens, heads, dim]; ",
-                  "found strides; copy the tensor and leave them out");
-  }
 }
 
 void check_tensor(const AttentionProblem& problem, TensorRole role) {

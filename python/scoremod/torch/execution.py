@@ -10,7 +10,7 @@ from scoremod.environment import settings
 from scoremod.open_attention import OpenAttention, PreparedSizes
 from scoremod.problem import OperandTensor, ProblemTemplate, named_operands
 from scoremod.sizes import Sizes
-from scoremod.torch.call import DTYPE_NAMES, FLOAT8, LAYOUT, MEMORY, MIXED, RAGGED, TENSOR_DTYPES, call_of, check_dtypes, of_any_lengths, structure_of
+from scoremod.torch.call import DTYPE_NAMES, FLOAT8, LAYOUT, MEMORY, MIXED, TENSOR_DTYPES, call_of, check_dtypes, of_any_lengths, structure_of
 from scoremod.torch.covered_tokens import covered_tokens
 from scoremod.torch.looks import Look, dense
 from scoremod.torch.prepared_calls import Direction
@@ -104,9 +104,16 @@ def _described(q, k, v, o, operands, call, wanted):
     bound = zip(call.bound(), described[count:], strict=True)
     named = {name: each for name, each in bound if name == "sink" or (name in call.factor_names() and each.shape)} or None
     sized = None if placed is None else placed.fields(LAYOUT, q, k)
-    has_strides = {"q": not call.is_ragged, "k": call.place != RAGGED, "v": call.place != RAGGED, "o": not call.is_ragged}
-    lies = {name: x.stride() for (name, has), x in zip(has_strides.items(), (q, k, v, o)) if has}
+    lies = {name: _strides_of(x) for name, x in (("q", q), ("k", k), ("v", v), ("o", o))}
     return _Described(call.sizes(q, k, v, operands[count:]), described[:count], lies, named, sized)
+
+
+def _strides_of(tensor):
+    """Those of batch, head, sequence and dim; varlen tensors have one batch, whose stride has no meaning."""
+    if tensor.dim() != 3:
+        return tensor.stride()
+    of_token, of_head, of_dim = tensor.stride()
+    return 0, of_head, of_token, of_dim
 
 
 def _attention_of(described, template, call, key, threads):

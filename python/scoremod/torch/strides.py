@@ -1,5 +1,5 @@
 """Which tensors scoremod takes as they lie, and how those lie that it makes. Dimensions are [batch, head, sequence, dim], or of sequences one after
-the other [token, head, dim], which lie densely."""
+the other [token, head, dim]."""
 
 import torch
 
@@ -9,11 +9,9 @@ def taken(tensor, *, is_only_read=False):
     written with its strides, so that batches may share memory."""
     if tensor.is_contiguous():
         return tensor
-    if tensor.dim() == 3:
-        return tensor.contiguous()
     if tensor.shape[-1] != 1 and tensor.stride(-1) != 1:
         return tensor.contiguous()
-    one = tensor[0] if is_only_read and tensor.stride(0) == 0 else tensor
+    one = tensor[0] if is_only_read and tensor.dim() == 4 and tensor.stride(0) == 0 else tensor
     return tensor if _nested(one) else tensor.contiguous()
 
 

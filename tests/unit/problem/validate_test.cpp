@@ -60,12 +60,18 @@ const std::vector<Mistake>& mistakes() {
       {"ragged_in_a_dense_layout",
        [](auto& p) { p.tokens_kv = 9; },
        {"k.layout: expected THD, since tokens_kv makes the tensor ragged; found BSHD"}},
-      {"ragged_with_strides",
+      {"ragged_tokens_that_overlap",
        [](auto& p) {
          p.tokens_q = 9;
-         p.q = p.o = {Layout::kTHD, q_strides()};
+         p.q = p.o = {Layout::kTHD, Strides{0, 8, 16, 1}};
        },
-       {"q.strides: expected none of a ragged tensor"}},
+       {"q.strides: expected elements that do not overlap", "copy the tensor"}},
+      {"ragged_tokens_that_repeat",
+       [](auto& p) {
+         p.tokens_q = 9;
+         p.q = p.o = {Layout::kTHD, Strides{0, 8, 0, 1}};
+       },
+       {"q.strides.sequence: expected a stride of at least 1 for a dimension of size 9, found 0"}},
       {"too_many_tokens",
        [](auto& p) { p.tokens_q = 11; },
        {"tokens_q: expected at most 10 tokens, batch * seq_q", "found 11"}},
