@@ -35,7 +35,9 @@ enum {
   SCOREMOD_ENVIRONMENT = 3,      /* the machine: memory, files, drivers; the system's own text is kept */
   SCOREMOD_BUG = 4,              /* an invariant of scoremod itself broke; please report it */
   SCOREMOD_FULL = 5,             /* of replies alone: the queue held as many requests as it may, and refuses */
-  SCOREMOD_SHUT_DOWN = 6         /* of replies alone: the queue was shut down before the request began */
+  SCOREMOD_SHUT_DOWN = 6,        /* of replies alone: the queue was shut down before the request began */
+  SCOREMOD_CONTEXT_LOST = 7      /* the machine: a kernel broke the CUDA context, and no later call on the device works
+                                    in this process; end it and start it again */
 };
 
 /* A compiled problem. Immutable. */
@@ -180,8 +182,8 @@ typedef struct scoremod_prepared_call {
 /* The library's version, such as "0.1.0". */
 SCOREMOD_C_API const char* scoremod_version(void);
 
-/* "ok", "invalid argument", "unsupported", "environment", "bug", "full" or "shut down"; "unknown status" for any other
- * number. */
+/* "ok", "invalid argument", "unsupported", "environment", "bug", "full", "shut down" or "context lost"; "unknown
+ * status" for any other number. */
 SCOREMOD_C_API const char* scoremod_status_name(scoremod_status status);
 
 /* Frees a text that scoremod gave to the caller. NULL is fine. */

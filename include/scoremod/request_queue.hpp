@@ -12,17 +12,18 @@
 
 namespace scoremod {
 
-/// The outcome of a request: the four kinds of Error, and the queue's own answers.
+/// The outcome of a request: the four kinds of Error, ContextLost, and the queue's own answers.
 enum class ReplyStatus : std::uint8_t {
   kDone,  ///< the work is done, on a device too, and the outputs may be read
   kInvalidArgument,
   kUnsupported,
   kEnvironment,  ///< out of memory and a device that is not there among them
   kBug,
-  kFull,      ///< the queue held as many requests as it may, and refuses
-  kShutDown,  ///< the queue was shut down before the request began
+  kFull,         ///< the queue held as many requests as it may, and refuses
+  kShutDown,     ///< the queue was shut down before the request began
+  kContextLost,  ///< a ContextLost: the device is of no use to this process any more, and it should be started again
 };
-/// "done", "full", "shut down", or the name of the error's kind.
+/// "done", "full", "shut down", "context lost", or the name of the error's kind.
 SCOREMOD_API const char* to_string(ReplyStatus status);
 
 struct Reply {

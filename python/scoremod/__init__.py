@@ -4,7 +4,7 @@ from scoremod import cache
 from scoremod.array_call import DropoutState
 from scoremod.attention import Attention, Gradients, explain, support
 from scoremod.call_spec import Offsets
-from scoremod.errors import BugError, EnvironmentError, Error, InvalidArgumentError, QueueFullError, QueueShutDownError, UnsupportedError
+from scoremod.errors import BugError, ContextLostError, EnvironmentError, Error, InvalidArgumentError, QueueFullError, QueueShutDownError, UnsupportedError
 from scoremod.drawing import draw
 from scoremod.library import load as _load
 from scoremod.one_call import attention
@@ -15,6 +15,7 @@ from scoremod.workspace import Workspace
 __all__ = [
     "Attention",
     "BugError",
+    "ContextLostError",
     "EnvironmentError",
     "Error",
     "DropoutState",

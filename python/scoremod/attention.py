@@ -20,6 +20,7 @@ from scoremod.call_spec import NO_OFFSETS, CallSpec, Offsets, check_flags, check
 from scoremod.compile_spec import CompileSpec, compile_options, query_options
 from scoremod.empty_problems import nonempty_twin, operands_as_given, write_rows_without_keys, write_zeros
 from scoremod.errors import InvalidArgumentError
+from scoremod.fork_safety import LazyAttribute
 from scoremod.signatures import Backends, Memory, NewSizes, Problem
 from scoremod.tensors import array_dtype, operand_specs, tensor_specs
 from scoremod.workspace import Workspace, workspace_of
@@ -148,17 +149,17 @@ class Attention:
 
     # PyTorch makes an Attention of each new size, and asks for none of these.
 
-    @functools.cached_property
+    @LazyAttribute
     def _problem(self):
         understood = ctypes.c_void_p()
         library.call("scoremod_attention_problem", self._handle, ctypes.byref(understood))
         return {**json.loads(library.take_text(understood)), **self._empty}
 
-    @functools.cached_property
+    @LazyAttribute
     def _tensors(self):
         return tensor_specs(self._problem)
 
-    @functools.cached_property
+    @LazyAttribute
     def _operands(self):
         return operand_specs(self._problem)
 

@@ -3,6 +3,8 @@
 import threading
 from collections import deque
 
+from scoremod.fork_safety import Lock
+
 
 class BoundedCache(dict):
     """A dict of at most `limit` entries: a new one takes the place of the oldest. Several threads may read it and add to it at once."""
@@ -11,7 +13,7 @@ class BoundedCache(dict):
         super().__init__()
         self._limit, self._order = limit, deque()
         # A dropped value may run code of its own as it goes, which may add an entry.
-        self._lock = threading.RLock()
+        self._lock = Lock(threading.RLock)
 
     def __setitem__(self, key, value):
         dropped = []  # freed after the lock

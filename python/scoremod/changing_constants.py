@@ -1,16 +1,16 @@
 """Programs that differ in their constants alone, each of which is compiled: a warning where there are many, as of a Python number that is annealed."""
 
-import threading
 import warnings
 
 from scoremod.bounded_cache import BoundedCache
+from scoremod.fork_safety import Lock
 
 # Layers of a model may each have a number of their own, so a few programs are no sign of a number that changes.
 MOST_PROGRAMS = 16
 
 # A program without its constants -> the constants of those that were seen, up to MOST_PROGRAMS.
 _seen = BoundedCache(512)
-_lock = threading.Lock()
+_lock = Lock()
 
 
 def warn_of_changing_constants(program, as_operand, stacklevel):

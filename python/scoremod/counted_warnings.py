@@ -1,8 +1,9 @@
 """Ways that calls go otherwise than the caller may think: each is warned of and counted."""
 
-import threading
 import warnings
 from collections import Counter
+
+from scoremod.fork_safety import Lock
 
 UNCOMPARED = "uncompared_bprop"
 
@@ -11,7 +12,7 @@ class CountedWarnings:
     """Counts by name. names: those that counts() has."""
 
     def __init__(self, *names: str):
-        self._names, self._counts, self._lock = names, Counter[str](), threading.Lock()
+        self._names, self._counts, self._lock = names, Counter[str](), Lock()
 
     def counts(self) -> dict[str, int]:
         with self._lock:

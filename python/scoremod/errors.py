@@ -21,6 +21,10 @@ class EnvironmentError(Error):  # noqa: A001 (the name that this kind has in eve
     """The machine: memory, files, drivers, the library itself. The system's own text is kept."""
 
 
+class ContextLostError(EnvironmentError):
+    """A kernel broke the CUDA context. No later call on the device works in this process: end it and start it again. Calls on the host work."""
+
+
 class BugError(Error):
     """An invariant of scoremod itself broke. Please report it."""
 
@@ -34,4 +38,12 @@ class QueueShutDownError(Error):
 
 
 # By the status of the C interface.
-BY_STATUS = {1: InvalidArgumentError, 2: UnsupportedError, 3: EnvironmentError, 4: BugError, 5: QueueFullError, 6: QueueShutDownError}
+BY_STATUS = {
+    1: InvalidArgumentError,
+    2: UnsupportedError,
+    3: EnvironmentError,
+    4: BugError,
+    5: QueueFullError,
+    6: QueueShutDownError,
+    7: ContextLostError,
+}

@@ -83,6 +83,7 @@ const char* scoremod_status_name(scoremod_status status) {
     case SCOREMOD_BUG: return to_string(ErrorCode::kBug);
     case SCOREMOD_FULL: return to_string(scoremod::ReplyStatus::kFull);
     case SCOREMOD_SHUT_DOWN: return to_string(scoremod::ReplyStatus::kShutDown);
+    case SCOREMOD_CONTEXT_LOST: return to_string(scoremod::ReplyStatus::kContextLost);
     default: return "unknown status";
   }
 }

@@ -44,9 +44,9 @@ void give(std::string_view text, char** destination) {
 }
 
 scoremod_status status_of_current_exception(char** message) noexcept {
-  return answer_current_exception([&](ErrorCode code, std::initializer_list<std::string_view> parts) {
+  return answer_current_exception([&](const Failure& failure, std::initializer_list<std::string_view> parts) {
     if (message != nullptr) *message = copy_text(parts);
-    return status_of(code);
+    return failure.is_context_lost ? SCOREMOD_CONTEXT_LOST : status_of(failure.code);
   });
 }
 

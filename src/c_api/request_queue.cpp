@@ -27,6 +27,7 @@ scoremod_status status_of(ReplyStatus status) {
     case ReplyStatus::kBug: return SCOREMOD_BUG;
     case ReplyStatus::kFull: return SCOREMOD_FULL;
     case ReplyStatus::kShutDown: return SCOREMOD_SHUT_DOWN;
+    case ReplyStatus::kContextLost: return SCOREMOD_CONTEXT_LOST;
   }
   return SCOREMOD_BUG;
 }

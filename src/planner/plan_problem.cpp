@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "scoremod/context_lost.hpp"
 #include "scoremod/error.hpp"
 
 #include "analysis/finite_mask.hpp"
@@ -47,6 +48,8 @@ std::optional<backend::Target> target_here(const backend::MemorySpace& memory, U
     target.device = memory.describe();
     target.context = memory.begin_context();
     return target;
+  } catch (const ContextLost&) {
+    throw;  // none of this memory's backends can run
   } catch (const Error& error) {
     // No driver, no runtime or no device.
     if (error.code() != ErrorCode::kEnvironment) throw;
@@ -60,6 +63,8 @@ bool has_no_context(const backend::Target& target, UnsupportedReason& reason) {
   try {
     target.context.id();
     return false;
+  } catch (const ContextLost&) {
+    throw;  // none of this memory's backends can run
   } catch (const Error& error) {
     reason = backend::unsupported(backend::Rule::kNoDevice, error.what());
     return error.code() == ErrorCode::kEnvironment;
@@ -70,6 +75,8 @@ bool has_no_context(const backend::Target& target, UnsupportedReason& reason) {
 std::optional<backend::TargetContext> context_here(const backend::MemorySpace& memory) {
   try {
     return memory.begin_context();
+  } catch (const ContextLost&) {
+    throw;  // none of this memory's backends can run
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kEnvironment) throw;
     return std::nullopt;
@@ -113,6 +120,8 @@ PlannedProblem plan_problem(const CompiledProblem& problem, const CompileOptions
   try {
     if (options.device) current.emplace(memory, *options.device);
     planned.target = target_here(memory, no_device);
+  } catch (const ContextLost&) {
+    throw;  // none of this memory's backends can run
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kEnvironment) throw;
     no_device = backend::unsupported(backend::Rule::kNoDevice, error.what());

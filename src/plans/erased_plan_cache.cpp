@@ -1,6 +1,8 @@
 #include "plans/erased_plan_cache.hpp"
 
 #include <algorithm>
+#include <sys/types.h>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -46,6 +48,7 @@ struct ErasedPlanCache::Entry {
   const Bytes bytes;
   const HashedKey key;  ///< of `bytes`
   const std::thread::id builder;
+  const pid_t process = ::getpid();  ///< a forked child has none of its parent's builders
   bool finished = false;
   ErasedPlan value;
   std::exception_ptr failure;
@@ -70,7 +73,11 @@ ErasedPlanCache::~ErasedPlanCache() {
 ErasedPlan ErasedPlanCache::get(const Bytes& key, const Build& build) {
   const HashedKey hashed(key);
   std::unique_lock lock(mutex_);
-  const auto found = entries_.find(hashed);
+  auto found = entries_.find(hashed);
+  if (found != entries_.end() && !found->second->finished && found->second->process != ::getpid()) {
+    entries_.erase(found);
+    found = entries_.end();
+  }
   if (found == entries_.end()) {
     const auto entry = std::make_shared<Entry>(key, hashed.hash, std::this_thread::get_id());
     entries_.emplace(entry->key, entry);
@@ -95,6 +102,19 @@ bool ErasedPlanCache::has_or_builds(const Bytes& key) const {
   const HashedKey hashed(key);
   const std::lock_guard lock(mutex_);
   return entries_.contains(hashed);
+}
+
+void ErasedPlanCache::forget(const Bytes& key, const std::shared_ptr<const void>& plan) {
+  const HashedKey hashed(key);
+  std::list<EntryPtr> dropped;
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(hashed);
+  if (found == entries_.end() || !found->second->finished || found->second->value.plan != plan) return;
+  const EntryPtr entry = found->second;
+  entries_.erase(found);
+  dropped.splice(dropped.end(), recent_, entry->place);
+  statistics_.bytes -= bytes_of(*entry);
+  --statistics_.entries;
 }
 
 ErasedPlan ErasedPlanCache::wait(std::unique_lock<std::mutex>& lock, const EntryPtr& entry) {

@@ -62,6 +62,9 @@ class ErasedPlanCache {
   /// has(), or a thread is building it.
   bool has_or_builds(const Bytes& key) const;
 
+  /// Drops this plan, which serves no longer; another one of the same key stays.
+  void forget(const Bytes& key, const std::shared_ptr<const void>& plan);
+
   const std::string& name() const { return name_; }
   PlanCacheStatistics statistics() const;
   /// Forgets every plan and refusal. Builds under way go on and serve those who wait for them, but are not kept.

@@ -32,7 +32,7 @@ std::string system_text(int error) { return std::generic_category().message(erro
 /// have the same ones.
 std::string temporary_name() {
   std::random_device random;
-  return concat(kTemporaryPrefix, random(), "-", random());
+  return concat(kTemporaryPrefix, random(), random());
 }
 
 void write_all(int descriptor, std::span<const std::byte> bytes, const fs::path& path) {

@@ -47,7 +47,7 @@ class InputFile {
 /// users make files, but not replace those of others.
 std::string folder_objection(const std::filesystem::path& directory, bool file_is_own);
 
-/// Beginning of the names of files that are being written.
+/// Beginning of the names of files that are being written; digits follow.
 inline constexpr const char* kTemporaryPrefix = ".writing-";
 
 /// Makes the folder, with its parents, for its owner only; one that is there stays as it is.

@@ -4,6 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "scoremod/context_lost.hpp"
+
 #include "backend/backend.hpp"
 #include "base/fail.hpp"
 #include "base/moved_from.hpp"
@@ -106,6 +108,8 @@ std::optional<int> device_of(const CompileOptions& options, const planner::Selec
   if (options.device || selection.backends.empty()) return options.device;
   try {
     return selection.backends.front()->memory().current_device();
+  } catch (const ContextLost&) {
+    throw;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kEnvironment) throw;
     return std::nullopt;

@@ -1,6 +1,7 @@
 #include "scoremod/attention_cache.hpp"
 
 #include <charconv>
+#include <cstdint>
 #include <limits>
 #include <mutex>
 #include <string>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "scoremod/context_lost.hpp"
 #include "scoremod/error.hpp"
 
 #include "backend/backend.hpp"
@@ -62,6 +64,8 @@ std::pair<MemoryKind, int> place_of(const CompileOptions& options) {
   if (options.device || selection.backends.empty()) return {selection.memory, options.device.value_or(-1)};
   try {
     return {selection.memory, selection.backends.front()->memory().current_device()};
+  } catch (const ContextLost&) {
+    throw;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kEnvironment) throw;
     return {selection.memory, -1};
@@ -89,14 +93,46 @@ Bytes key_of(const AttentionProblem& problem, const CompileOptions& options) {
   return key.written();
 }
 
+/// An attention, and the context that its plans are in.
+class Cached {
+ public:
+  Cached(const AttentionProblem& problem, const CompileOptions& options)
+      : attention_(Attention::compile(problem, options)), context_(context()) {}
+
+  const Attention& attention() const { return attention_; }
+  /// Not after a reset of its device, nor in another context.
+  bool serves() const { return context() == context_; }
+
+ private:
+  /// The calling thread's, on the attention's device.
+  std::uint64_t context() const {
+    const backend::MemorySpace& space = backend::find_backend(attention_.backend()).memory();
+    const backend::DeviceScope current(space, attention_.device());
+    return space.context();
+  }
+
+  Attention attention_;
+  std::uint64_t context_;
+};
+
 }  // namespace
 
 std::shared_ptr<const Attention> cached_attention(const AttentionProblem& problem, const CompileOptions& options) {
   problem::validate_for_calls(problem);
-  const plans::ErasedPlan found = cache().attentions.get(key_of(problem, options), [&] {
-    return plans::ErasedPlan{std::make_shared<const Attention>(Attention::compile(problem, options)), 0, ""};
-  });
-  return std::static_pointer_cast<const Attention>(found.plan);
+  const Bytes key = key_of(problem, options);
+  const auto get = [&] {
+    const plans::ErasedPlan found = cache().attentions.get(key, [&] {
+      return plans::ErasedPlan{std::make_shared<const Cached>(problem, options), 0, ""};
+    });
+    return std::static_pointer_cast<const Cached>(found.plan);
+  };
+  std::shared_ptr<const Cached> found = get();
+  if (!found->serves()) {
+    cache().attentions.forget(key, found);
+    found = get();
+  }
+  const Attention* const attention = &found->attention();
+  return {std::move(found), attention};
 }
 
 AttentionCacheStatistics attention_cache_statistics() {

@@ -5,6 +5,12 @@
 namespace scoremod::runtime {
 
 Buffer RequestMemory::take(const backend::MemorySpace& space, std::size_t bytes, void* stream) {
+  if (const std::uint64_t context = space.context(); context != context_) {
+    // The device was reset: nothing runs in the old context any more, and what was allocated there may be gone.
+    in_use_ = nullptr;
+    memory_ = {};
+    context_ = context;
+  }
   const bool grows = memory_.bytes() < bytes;
   if (in_use_ != nullptr && (grows || stream != stream_)) {
     in_use_->wait();

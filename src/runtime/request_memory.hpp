@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "backend/memory_space.hpp"
@@ -19,6 +20,7 @@ class RequestMemory {
 
  private:
   backend::OwnedMemory memory_;
+  std::uint64_t context_ = 0;                           ///< in which it was allocated
   std::shared_ptr<const backend::StreamEvent> in_use_;  ///< null where the last call is known to be done
   void* stream_ = nullptr;                              ///< that of the last call
 };

@@ -66,6 +66,7 @@ const char* to_string(ReplyStatus status) {
     case ReplyStatus::kBug: return to_string(ErrorCode::kBug);
     case ReplyStatus::kFull: return "full";
     case ReplyStatus::kShutDown: return "shut down";
+    case ReplyStatus::kContextLost: return "context lost";
   }
   fail_argument("expected a ReplyStatus, found the value ", static_cast<int>(status));
 }

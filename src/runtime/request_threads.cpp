@@ -43,8 +43,8 @@ Reply shut_down_reply() noexcept {
 
 Reply reply_of_current_exception() noexcept {
   try {
-    return answer_current_exception([](ErrorCode code, std::initializer_list<std::string_view> parts) {
-      Reply reply{status_of(code), {}};
+    return answer_current_exception([](const Failure& failure, std::initializer_list<std::string_view> parts) {
+      Reply reply{failure.is_context_lost ? ReplyStatus::kContextLost : status_of(failure.code), {}};
       for (const std::string_view part : parts) reply.message += part;
       return reply;
     });

@@ -276,7 +276,8 @@ TEST_F(CudnnBackend, RefusesWhatACallMustNotBeGiven) {
   std::vector<std::byte> host(good.forward.q.bytes + 64);
   ForwardArgs args = good.forward;
   args.q.data = host.data() + (64 - reinterpret_cast<std::uintptr_t>(host.data()) % 64) % 64;
-  expect_refusal([&] { attention.forward(args, good.workspace); }, "expected cuda memory, found memory of the host");
+  expect_refusal([&] { attention.forward(args, good.workspace); },
+                 "expected cuda memory, found memory that CUDA does not know");
   args = good.forward;
   args.k.data = static_cast<const std::byte*>(args.k.data) + 2;
   expect_refusal([&] { attention.forward(args, good.workspace); }, "multiple of 16");

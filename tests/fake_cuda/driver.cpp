@@ -17,7 +17,11 @@ Context* current_context(Call& call) {
     call.refuse(CUDA_ERROR_NOT_INITIALIZED, "before the first function of the runtime");
     return nullptr;
   }
-  if (!thread_state().contexts.empty()) return thread_state().contexts.back();
+  if (!thread_state().contexts.empty()) {
+    Context* const context = thread_state().contexts.back();
+    if (!context->is_there) call.refuse(CUDA_ERROR_CONTEXT_IS_DESTROYED, "the device was reset");
+    return context->is_there ? context : nullptr;
+  }
   call.refuse(CUDA_ERROR_INVALID_CONTEXT, "the thread has no context");
   return nullptr;
 }
@@ -90,7 +94,10 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
 
 CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
   Call call("cuCtxGetId", Call::Fails::kWhenNothingWorks);
-  if (!call.fails()) *id = 1 + static_cast<unsigned long long>(reinterpret_cast<Context*>(context)->device);
+  if (call.fails()) return result(call);
+  const Context& of = *reinterpret_cast<Context*>(context);
+  if (!of.is_there) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  *id = of.id;
   return result(call);
 }
 

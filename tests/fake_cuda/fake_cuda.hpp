@@ -40,14 +40,20 @@ struct Live {
 Live live();
 
 enum class Failing : std::uint8_t {
-  kOne,     ///< that call alone: what runs on must be as it was
-  kSticky,  ///< that call and all after it, as after a kernel's illegal access
+  kOne,      ///< that call alone: what runs on must be as it was
+  kSticky,   ///< that call and all after it, as after a kernel's illegal access
+  kRuntime,  ///< every call of the runtime, from the next one on, as with a driver that is older than it
 };
 /// From here on, call `number` (0 is the next one) of `function`, or of any where it is empty, fails with `code`. A
 /// call that would make something makes nothing; one that destroys something destroys it.
 void fail(const std::string& function, std::int64_t number, int code, Failing failing = Failing::kOne);
 /// Nothing fails any more. The name of the function that failed since fail(); empty where none did.
 std::string stop_failing();
+/// Somebody resets a device (cudaDeviceReset): its primary context is gone with its modules, streams and events, and
+/// with memory that no pool has. The next function of the runtime in it makes it anew, at the same address and with
+/// another id. As on a device, old handles of modules are errors; streams and events would crash, and break a rule.
+void reset_device(int device);
+
 /// The error that the calling thread's next cudaGetLastError() returns.
 int last_error();
 

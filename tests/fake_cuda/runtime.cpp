@@ -8,11 +8,11 @@
 namespace scoremod::test::fake_cuda {
 namespace {
 
-void allocate(Call& call, void** data, std::size_t bytes, int device) {
+void allocate(Call& call, void** data, std::size_t bytes, int device, bool of_pool) {
   call.bind_device();
   // As a device without memory: no violation.
   if (call.fails()) return;
-  *data = bytes == 0 ? nullptr : std::bit_cast<void*>(state().allocate(device, bytes));
+  *data = bytes == 0 ? nullptr : std::bit_cast<void*>(state().allocate(device, bytes, of_pool));
 }
 
 void release(Call& call, void* data) {
@@ -82,6 +82,7 @@ cudaError_t cudaSetDevice(int device) {
   state().is_initialized = true;
   thread_state().device = device;
   thread_state().contexts = {&state().contexts[static_cast<std::size_t>(device)]};
+  state().make_there(*thread_state().contexts.back());
   return result(call);
 }
 
@@ -99,7 +100,7 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   Call call("cudaMalloc");
   call.must_not_meet_captures();
   call.bind_device();
-  allocate(call, data, bytes, thread_state().contexts.back()->device);
+  allocate(call, data, bytes, thread_state().contexts.back()->device, false);
   return result(call);
 }
 
@@ -131,7 +132,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr, void*) 
 cudaError_t cudaMallocFromPoolAsync(void** data, std::size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
   Call call("cudaMallocFromPoolAsync");
   must_not_capture(call, stream_of(call, stream));
-  if (is_known(call, state().pools, pool, "a pool")) allocate(call, data, bytes, *reinterpret_cast<int*>(pool));
+  if (is_known(call, state().pools, pool, "a pool")) allocate(call, data, bytes, *reinterpret_cast<int*>(pool), true);
   return result(call);
 }
 

@@ -26,7 +26,7 @@ void run_again(Call& call, const Graph& graph, int device) {
 cudaError_t create_event(const char* name, cudaEvent_t* event) {
   Call call(name);
   call.bind_device();
-  if (!call.fails()) keep(state().events, Event{}, event);
+  if (!call.fails()) keep(state().events, Event{thread_state().contexts.back()->device}, event);
   return result(call);
 }
 
@@ -134,7 +134,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   Call call("cudaEventRecord");
   stream_of(call, stream);
   if (is_known(call, state().events, event, "an event") && !call.fails())
-    *reinterpret_cast<Event*>(event) = {true, true};
+    *reinterpret_cast<Event*>(event) = {reinterpret_cast<Event*>(event)->device, true, true};
   return result(call);
 }
 

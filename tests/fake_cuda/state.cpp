@@ -5,6 +5,7 @@
 #include <new>
 #include <optional>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
 namespace scoremod::test::fake_cuda {
@@ -28,6 +29,11 @@ std::optional<Fault>& fault() {
 int planted_failure(const char* function, Call::Fails fails) {
   if (!fault()) return 0;
   Fault& planted = *fault();
+  if (planted.failing == Failing::kRuntime) {
+    if (!std::string_view(function).starts_with("cuda")) return 0;
+    if (planted.failed.empty()) planted.failed = function;
+    return planted.code;
+  }
   if (!planted.failed.empty()) return planted.failing == Failing::kSticky ? planted.code : 0;
   const bool asked = planted.function.empty() || planted.function == function;
   if (fails == Call::Fails::kWhenNothingWorks || !asked || planted.left-- > 0) return 0;
@@ -60,13 +66,19 @@ std::byte* State::contents(std::uint64_t address) {
   return found->second.contents.get() + (address - found->first);
 }
 
-std::uint64_t State::allocate(int device, std::size_t bytes) {
+void State::make_there(Context& context) {
+  if (context.is_there) return;
+  context.is_there = true;
+  context.id = next_context++;
+}
+
+std::uint64_t State::allocate(int device, std::size_t bytes, bool of_pool) {
   constexpr std::uint64_t kBetween = 65536, kAlignment = 256;
   const std::uint64_t address = next_address;
   next_address = (address + bytes + kBetween + kAlignment - 1) / kAlignment * kAlignment;
   auto* const contents = static_cast<std::byte*>(std::calloc(1, bytes));
   if (contents == nullptr) throw std::bad_alloc();
-  allocations[address] = {device, bytes, std::unique_ptr<std::byte, Allocation::Free>(contents)};
+  allocations[address] = {device, bytes, std::unique_ptr<std::byte, Allocation::Free>(contents), of_pool};
   return address;
 }
 
@@ -78,6 +90,11 @@ const char* text_of(int code) {
     case CUDA_SUCCESS: return "no error";
     case CUDA_ERROR_INVALID_VALUE: return "invalid argument";
     case CUDA_ERROR_OUT_OF_MEMORY: return "out of memory";
+    case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
+    case CUDA_ERROR_UNSUPPORTED_PTX_VERSION: return "the provided PTX was compiled with an unsupported toolchain.";
+    case CUDA_ERROR_ASSERT: return "device-side assert triggered";
+    case CUDA_ERROR_MISALIGNED_ADDRESS: return "misaligned address";
+    case CUDA_ERROR_LAUNCH_FAILED: return "unspecified launch failure";
     case CUDA_ERROR_ILLEGAL_ADDRESS: return "an illegal memory access was encountered";
     case CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: return "too many resources requested for launch";
     case CUDA_ERROR_UNKNOWN: return "unknown error";
@@ -98,6 +115,7 @@ void Call::bind_device() {
   state().is_initialized = true;
   ThreadState& thread = thread_state();
   if (thread.contexts.empty()) thread.contexts.push_back(&state().contexts[static_cast<std::size_t>(thread.device)]);
+  state().make_there(*thread.contexts.back());
 }
 
 void describe_devices(const std::vector<std::string>& files) {
@@ -106,7 +124,7 @@ void describe_devices(const std::vector<std::string>& files) {
   for (const std::string& file : files) {
     std::ifstream in(file);
     if (!in) throw std::runtime_error("no such description of a device: " + file);
-    state().contexts.push_back({static_cast<int>(state().devices.size())});
+    state().contexts.push_back({static_cast<int>(state().devices.size()), state().next_context++});
     state().devices.push_back(nlohmann::json::parse(in));
   }
 }
@@ -146,6 +164,24 @@ std::string stop_failing() {
   std::string failed = fault() ? fault()->failed : "";
   fault().reset();
   return failed;
+}
+
+void reset_device(int device) {
+  State& s = state();
+  const std::scoped_lock lock(s.mutex);
+  const auto drop = [device](auto& things) {
+    std::erase_if(things, [device](auto* thing) {
+      if (thing->device != device) return false;
+      delete thing;
+      return true;
+    });
+  };
+  drop(s.modules);
+  drop(s.streams);
+  drop(s.events);
+  std::erase_if(s.allocations,
+                [device](const auto& entry) { return entry.second.device == device && !entry.second.of_pool; });
+  s.contexts.at(static_cast<std::size_t>(device)).is_there = false;
 }
 
 int last_error() { return thread_state().last_error; }

@@ -33,6 +33,7 @@ struct Allocation {
   int device = 0;
   std::size_t size = 0;
   std::unique_ptr<std::byte, Free> contents;  ///< not by operator new, which a test may watch
+  bool of_pool = false;                       ///< and so stays when the device is reset
 };
 
 struct Module;
@@ -67,6 +68,7 @@ struct Stream {
 };
 
 struct Event {
+  int device = 0;
   bool is_recorded = false;
   bool is_ahead = false;  ///< the device has not come to it yet
 };
@@ -74,6 +76,8 @@ struct Event {
 /// A device's primary context: CUcontext points to one.
 struct Context {
   int device = 0;
+  std::uint64_t id = 0;
+  bool is_there = true;  ///< false from a reset until the runtime makes it anew
 };
 
 class State {
@@ -81,7 +85,8 @@ class State {
   std::mutex mutex;
   std::vector<nlohmann::json> devices;
   std::vector<Context> contexts;  ///< one for each device
-  bool is_initialized = false;    ///< by the first function of the runtime, as cuInit() does it
+  std::uint64_t next_context = 1;
+  bool is_initialized = false;  ///< by the first function of the runtime, as cuInit() does it
 
   std::map<std::uint64_t, Allocation> allocations;
   /// The next allocation begins here. The numbers that kernels take (sizes, strides, call ids of 48 bits) are smaller.
@@ -103,7 +108,9 @@ class State {
   /// The allocation that has all of these bytes; null where none has.
   Allocation* allocation_of(std::uint64_t address, std::size_t bytes);
   std::byte* contents(std::uint64_t address);
-  std::uint64_t allocate(int device, std::size_t bytes);
+  std::uint64_t allocate(int device, std::size_t bytes, bool of_pool);
+  /// Makes a context that a reset destroyed anew.
+  void make_there(Context& context);
 };
 
 /// The process's; never destroyed, since threads may call CUDA while it ends.

@@ -49,6 +49,7 @@ void OnFakeDevice::SetUp() {
   ASSERT_TRUE(backend::cuda::library().available) << backend::cuda::library().reason;
   if (compiles() && backend::cuda::nvrtc_library().handle == nullptr)
     GTEST_SKIP() << "no NVRTC: " << backend::cuda::nvrtc_library().reason;
+  drop_plans();  // those of tests that allow leftovers
   fake_cuda::take_launches();
   before_ = fake_cuda::live();
 }
@@ -93,16 +94,18 @@ AttentionProblem small_problem(const char* program, DType dtype, std::int64_t di
   return problem;
 }
 
+CompileOptions kernels_on(int device) {
+  CompileOptions options;
+  options.backend = "kernels";
+  options.device = device;
+  options.new_sizes = NewSizes::kWait;  // no thread builds another plan beside
+  return options;
+}
+
 DeviceCalls::DeviceCalls(const AttentionProblem& problem, int device)
     : problem_(problem),
       inputs_(random_inputs(problem)),
-      attention_([&] {
-        CompileOptions options;
-        options.backend = "kernels";
-        options.device = device;
-        options.new_sizes = NewSizes::kWait;  // no thread builds another plan beside
-        return Attention::compile(problem, options);
-      }()),
+      attention_(Attention::compile(problem, kernels_on(device))),
       staging_(*attention_) {
   const auto sized = [&](std::size_t bytes) {
     outputs_.emplace_back(bytes);

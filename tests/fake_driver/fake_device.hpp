@@ -43,6 +43,9 @@ class OnFakeDevice : public ::testing::Test {
 /// Batches, heads and lengths are small, and no multiples of tiles.
 AttentionProblem small_problem(const char* program, DType dtype, std::int64_t dim);
 
+/// The kernels on a device, whose plans no thread replaces.
+CompileOptions kernels_on(int device);
+
 /// One problem's calls from memory of the device. Plans are not tried: a fake device computes nothing.
 class DeviceCalls {
  public:
@@ -50,6 +53,8 @@ class DeviceCalls {
 
   /// Its tensors stay.
   void drop_attention() { attention_.reset(); }
+  /// For calls of another attention of the same problem and device.
+  const ForwardArgs& forward_args() const { return forward_; }
   /// On its own stream, or on another one, with a workspace of the caller's where there is one. The kernels' parameters
   /// are allocated in a GuardedHeap.
   void forward(void* stream = nullptr, Buffer workspace = {});

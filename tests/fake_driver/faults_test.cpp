@@ -4,8 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "scoremod/attention_cache.hpp"
-#include "scoremod/cache.hpp"
 #include "scoremod/error.hpp"
 
 #include "backend/cuda/device/cuda_memory.hpp"
@@ -19,7 +17,7 @@ namespace {
 
 namespace fake_cuda = test::fake_cuda;
 
-constexpr int kOutOfMemory = 2, kIllegalAddress = 700, kUnknownError = 999;
+constexpr int kOutOfMemory = 2, kUnknownError = 999;
 
 class Faults : public test::OnFakeDevice {
  protected:
@@ -95,20 +93,6 @@ TEST_F(Faults, OfTimersLeaveNoEvents) {
     EXPECT_THROW(backend::cuda::DeviceTimer{stream}, Error);
     EXPECT_EQ(fake_cuda::stop_failing(), "cudaEventCreate");
   }
-}
-
-/// A kernel's illegal access: no later call of CUDA works in the process.
-TEST_F(Faults, ThatStickAreErrorsOfEachLaterUse) {
-  allow_leftovers();  // nothing can be freed
-  fake_cuda::fail("cuLaunchKernel", 1, kIllegalAddress, fake_cuda::Failing::kSticky);
-  EXPECT_EQ(message_of_use(), "cuLaunchKernel: an illegal memory access was encountered");
-  for (int use = 0; use < 3; ++use) {
-    const std::string message = message_of_use();
-    EXPECT_NE(message.find(": an illegal memory access was encountered"), std::string::npos) << message;
-  }
-  clear_attention_cache();
-  clear_plan_cache();
-  EXPECT_EQ(fake_cuda::stop_failing(), "cuLaunchKernel");
 }
 
 }  // namespace

@@ -63,6 +63,7 @@ PROGRAM_FOLDERS = ["tools/cudnn"]
 PUBLIC_HEADERS = {
     "export.hpp": "base",
     "error.hpp": "base",
+    "context_lost.hpp": "base",
     "dtype.hpp": "base",
     "program.hpp": "ir",
     "dsl.hpp": "dsl",

@@ -7,6 +7,7 @@ import torch
 
 from scoremod.callback_arguments import AtLeast, check_callbacks, check_names, refuse_positions, shape_of_scores
 from scoremod.errors import UnsupportedError, WrongTypeError
+from scoremod.fork_safety import Lock
 from scoremod.multiples import NOT_A_MULTIPLE
 from scoremod.query_positions import named
 from scoremod.torch.backward_callbacks import check_backward
@@ -14,7 +15,7 @@ from scoremod.torch.recorded_graph import Graph, RecordedFunction, constant, is_
 from scoremod.torch.sequences import SequenceArguments, placed_of
 
 # A callback may leave what it made on an object that threads share, for its backward to use.
-_ONE_AT_A_TIME = threading.RLock()
+_ONE_AT_A_TIME = Lock(threading.RLock)
 _HOW = 'multiply dscore by what hangs on the score, positions and tensors alone; scoremod.jax runs others by backend="xla"'
 
 

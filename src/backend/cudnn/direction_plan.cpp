@@ -87,11 +87,7 @@ void DirectionPlan::clear(const CallParameters& parameters, std::span<std::byte>
 
 void DirectionPlan::execute(const CallPointers& call, const CallParameters& parameters,
                             std::span<std::byte> workspace) const {
-  if (cuda::current_context() != context_) {
-    fail_argument(
-        "this attention was compiled in another CUDA context than the calling thread's: make that one current, or "
-        "compile once for each context");
-  }
+  cuda::require_context(context_);
   if (kernel_) compute_operands(call, parameters, workspace);
   if (cleared_bytes_ > 0) clear(parameters, workspace);
   float scale = parameters.scale;

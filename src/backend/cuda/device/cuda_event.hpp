@@ -1,11 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <cuda_runtime_api.h>
 
 namespace scoremod::backend::cuda {
 
 /// An event behind the work that a stream has so far, which any thread may ask while its context is current. Every call
-/// throws Error(kEnvironment) with CUDA's own text, also where that work failed.
+/// throws Error(kEnvironment) with CUDA's own text, also where that work failed, or was lost with its context.
 class CudaEvent {
  public:
   explicit CudaEvent(void* stream);
@@ -21,6 +22,9 @@ class CudaEvent {
   void hold_back(void* stream) const;
 
  private:
+  void require_there() const;
+
+  std::uint64_t context_;  ///< CUDA crashes at an event whose context is gone (tools/device/reset_probe.py)
   cudaEvent_t event_ = nullptr;
 };
 

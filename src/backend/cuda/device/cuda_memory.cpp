@@ -127,13 +127,19 @@ class CudaMemory final : public MemorySpace {
 
   std::string objection(const void* data, int device) const override {
     static thread_local KnownRanges known;
+    static thread_local std::size_t known_in = 0;
+    if (const std::size_t contexts = contexts_seen(); known_in != contexts) {
+      known = {};
+      known_in = contexts;
+    }
     if (known.contains(data, device)) return {};
     cudaPointerAttributes attributes{};
     check_runtime(SCOREMOD_CUDART(cudaPointerGetAttributes)(&attributes, data), "cudaPointerGetAttributes");
     switch (attributes.type) {
       case cudaMemoryTypeDevice: break;
       case cudaMemoryTypeManaged: return {};
-      default: return "memory of the host";
+      case cudaMemoryTypeHost: return "memory of the host";
+      default: return "memory that CUDA does not know: of the host, or of a device and freed by now";
     }
     if (attributes.device != device) {
       return concat("memory of device ", attributes.device, " where device ", device, " runs the call");

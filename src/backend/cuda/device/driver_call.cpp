@@ -1,6 +1,6 @@
 #include "backend/cuda/device/driver_call.hpp"
 
-#include "base/fail.hpp"
+#include "backend/cuda/device/cuda_failure.hpp"
 
 namespace scoremod::backend::cuda {
 
@@ -8,7 +8,7 @@ void check_driver(CUresult status, const char* call) {
   if (status == CUDA_SUCCESS) return;
   const char* text = nullptr;
   SCOREMOD_DRIVER(cuGetErrorString)(status, &text);
-  fail_environment(call, ": ", text == nullptr ? "an error without a text" : text);
+  fail_cuda(call, status, text);
 }
 
 }  // namespace scoremod::backend::cuda

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "backend/cuda/device/device.hpp"
+#include "backend/cuda/device/own_stream.hpp"
 #include "backend/cuda/device/retirement.hpp"
 #include "backend/cuda/device/runtime_call.hpp"
 #include "base/fail.hpp"
@@ -68,7 +69,14 @@ void* allocate_device_memory(std::size_t bytes, void* stream) {
 void release_device_memory(void* data, void* stream) noexcept {
   try {
     const RelaxedCapture relaxed;
-    if (pool_of_device() == nullptr) return retire([data] { SCOREMOD_CUDART(cudaFree)(data); });
+    if (pool_of_device() == nullptr) {
+      // A reset of the device has freed it.
+      return retire([data, stream] {
+        if (!is_gone(stream)) SCOREMOD_CUDART(cudaFree)(data);
+      });
+    }
+    // A pool's memory outlives its stream's context. The host waits in a thread of its own.
+    if (is_gone(stream)) return retire([data] { SCOREMOD_CUDART(cudaFree)(data); });
     check_runtime(SCOREMOD_CUDART(cudaFreeAsync)(data, static_cast<cudaStream_t>(stream)), "cudaFreeAsync");
   } catch (const Error&) {
     return;  // the driver is gone already, and with it the memory

@@ -7,6 +7,9 @@ namespace scoremod::backend::cuda {
 /// would end their captures. Threads have different ones. Throws Error(kEnvironment).
 void* own_stream();
 
+/// Whether a stream is one of these whose context is gone, so that CUDA must not see it any more.
+bool is_gone(void* stream) noexcept;
+
 /// Waits for the calling thread's work on it.
 void wait_for_own_stream();
 

@@ -33,14 +33,14 @@ class LoadedConversions final : public Float8Conversions {
         spread_(module_.kernel("spread_head_scales")) {}
 
   void enqueue(const HeadScales& scales, void* stream) const override {
-    check_context();
+    require_context(context_);
     KernelArguments arguments;
     arguments.add(scales.from).add(scales.step).add(scales.to).add(scales.heads).add(scales.group);
     KernelModule::launch(spread_, {1, 1, 1}, kThreads, arguments, stream);
   }
 
   void enqueue(const Float8Conversion& c, void* stream) const override {
-    check_context();
+    require_context(context_);
     if (c.largest != nullptr) KernelModule::launch(clear_, {1, 1, 1}, 1, KernelArguments().add(c.largest), stream);
     KernelArguments arguments;
     const auto add = [&](const AttentionProblem& problem, const void* data) {
@@ -69,13 +69,6 @@ class LoadedConversions final : public Float8Conversions {
   }
 
  private:
-  void check_context() const {
-    if (current_context() == context_) return;
-    fail_argument(
-        "this attention was compiled in another CUDA context than the calling thread's: make that one current, or "
-        "compile once for each context");
-  }
-
   std::uint64_t context_;
   KernelModule module_;
   KernelModule::Kernel convert_, clear_, spread_;

@@ -1,5 +1,6 @@
 #include "backend/cuda/modules/kernel_module.hpp"
 
+#include "backend/cuda/device/context.hpp"
 #include "backend/cuda/device/driver_call.hpp"
 #include "backend/cuda/device/library.hpp"
 #include "backend/cuda/device/retirement.hpp"
@@ -27,8 +28,7 @@ KernelModule::KernelModule(const std::string& image) {
   const RelaxedCapture relaxed;
   // Makes the device's primary context current, which the driver's functions work on.
   check_runtime(SCOREMOD_CUDART(cudaFree)(nullptr), "cudaFree");
-  CUcontext context = nullptr;
-  check_driver(SCOREMOD_DRIVER(cuCtxGetCurrent)(&context), "cuCtxGetCurrent");
+  const std::uint64_t context = current_context();
   CUmodule module = nullptr;
   check_driver(SCOREMOD_DRIVER(cuModuleLoadData)(&module, image.c_str()), "cuModuleLoadData");
   context_ = context;
@@ -36,11 +36,8 @@ KernelModule::KernelModule(const std::string& image) {
 }
 
 KernelModule::~KernelModule() {
-  retire([context = static_cast<CUcontext>(context_), module = static_cast<CUmodule>(module_)] {
-    CUcontext previous = nullptr;
-    if (SCOREMOD_DRIVER(cuCtxPushCurrent)(context) != CUDA_SUCCESS) return;  // it is gone, and with it the module
-    SCOREMOD_DRIVER(cuModuleUnload)(module);
-    SCOREMOD_DRIVER(cuCtxPopCurrent)(&previous);
+  retire([context = context_, module = static_cast<CUmodule>(module_)] {
+    within(context, [module] { SCOREMOD_DRIVER(cuModuleUnload)(module); });
   });
 }
 

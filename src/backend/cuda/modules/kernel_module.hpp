@@ -58,7 +58,7 @@ class KernelModule {
   static void allow_shared_memory(Kernel kernel, std::size_t bytes);
 
  private:
-  void* context_ = nullptr;
+  std::uint64_t context_ = 0;
   void* module_ = nullptr;
 };
 

@@ -83,11 +83,7 @@ class LoadedKernels {
 
   template <class Tensors>
   void execute(const Tensors& tensors, const CallParameters& parameters, std::span<std::byte> workspace) const {
-    if (cuda::current_context() != modules_->context()) {
-      fail_argument(
-          "this attention was compiled in another CUDA context than the calling thread's: make that one current, or "
-          "compile once for each context");
-    }
+    cuda::require_context(modules_->context());
     ArgumentBytes argument = call_.arguments(tensors, parameters, cuda::aligned(workspace).data());
     if (call_.is_mapped()) write_tensor_maps(call_, argument);
     if (!is_once_done_.load(std::memory_order_acquire)) follow_once(parameters.stream);

@@ -1,0 +1,34 @@
+"""Runs a function in a child of fork()."""
+
+import os
+import signal
+import sys
+import time
+import traceback
+
+
+def succeeds_in_child(function, seconds=60.0):
+    """Whether the function returns in a forked child. One that waits for ever, as for a lock of a thread that is not there, is ended."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            function()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done == child:
+            return status == 0
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    print("the child waits for ever", file=sys.stderr)
+    return False
