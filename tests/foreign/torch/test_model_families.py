@@ -52,15 +52,6 @@ def random(foreign_seed):
     return torch.Generator().manual_seed(foreign_seed)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads that wait for each other take most of the time of small tensors."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def case_of(name):
     return f"{name}: {FAMILIES[name].asks}"
 
