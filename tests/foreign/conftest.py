@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import sys
 from pathlib import Path
@@ -14,6 +15,9 @@ sys.path.insert(0, str(ROOT / "python"))
 
 SEED = int(os.environ.get("SCOREMOD_TEST_SEED") or secrets.randbelow(2**31))
 ROWS = pytest.StashKey[list]()
+# Kinds of refusals: an id of a reason, or what no function of scoremod has.
+REASONS = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/reference/unsupported_reasons.md").read_text(encoding="utf-8"), re.MULTILINE)
+KINDS = {*REASONS, "not offered"}
 
 
 def pytest_report_header():
@@ -36,9 +40,10 @@ def pytest_sessionfinish(session):
 
 @pytest.fixture
 def record(request):
-    """record(suite, case, way, ratio): a case that is right. record(suite, case, way, refused=text): one that is refused."""
+    """record(suite, case, way, ratio): a case that is right. record(suite, case, way, refused="kind: word"): one that is refused."""
 
     def add(suite, case, way, ratio=None, refused=None):
+        assert refused is None or refused.partition(": ")[0] in KINDS, refused
         row = {"suite": suite, "case": case, "way": way, "file": request.path.relative_to(FOLDER).as_posix()}
         row.update({"ratio": float(f"{ratio:.4g}")} if refused is None else {"refused": refused})
         request.config.stash[ROWS].append(row)

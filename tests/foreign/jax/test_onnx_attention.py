@@ -14,12 +14,12 @@ from scoremod.jax import flex_attention
 
 ATTENTION, FLEX = onnx_nodes.names("attention_"), onnx_nodes.names("flexattention")
 WAYS = {"numpy": ways.by_library, "jax": ways.by_jax}
-# Refused cases, in which ways, each with a kind and the word that the message has. `dtype` is an id of docs/reference/unsupported_reasons.md.
+# Refused cases, in which ways, each with a kind (conftest.py) and the word that the message has. prob_mod is a function of the weights.
 REFUSED = {
     ("flexattention_double", "numpy"): "dtype: float64",
     ("flexattention_double", "jax"): "dtype: float64",
-    ("flexattention_prob_mod", "numpy"): "argument: prob_mod",
-    ("flexattention_prob_mod", "jax"): "argument: prob_mod",
+    ("flexattention_prob_mod", "numpy"): "not offered: prob_mod",
+    ("flexattention_prob_mod", "jax"): "not offered: prob_mod",
 }
 
 
