@@ -1,4 +1,4 @@
-"""The tables of docs/internals/testing.md of what the foreign suites came to (record.py)."""
+"""The tables of docs/internals/foreign_tests.md of what the foreign suites came to (record.py)."""
 
 import statistics
 from collections import defaultdict

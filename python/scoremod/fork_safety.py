@@ -3,6 +3,8 @@
 import os
 import threading
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 _locks = weakref.WeakSet()
 
@@ -10,7 +12,7 @@ _locks = weakref.WeakSet()
 class Lock:
     """A lock for `with` that a forked child has anew. make: threading.Lock, or threading.RLock."""
 
-    def __init__(self, make=threading.Lock):
+    def __init__(self, make: Callable[[], Any] = threading.Lock):
         self._make = make
         self.renew()
         _locks.add(self)
@@ -42,7 +44,7 @@ class LazyAttribute:
     def __set_name__(self, owner, name):
         self._name = name
 
-    def __get__(self, instance, owner=None):
+    def __get__(self, instance, owner=None) -> Any:
         if instance is None:
             return self
         # Found in the instance from now on, before this is asked.

@@ -132,9 +132,7 @@ def test_threads_with_sizes_of_their_own(random):
         with torch.no_grad():
             for _ in range(300):
                 n = choose.randrange(1, 50)
-                for _ in range(choose.randrange(1, 4)):
-                    if not torch.equal(attend(n), expected[n]):
-                        wrong.append(n)
+                wrong.extend(n for _ in range(choose.randrange(1, 4)) if not torch.equal(attend(n), expected[n]))
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
     for thread in threads:
