@@ -12,7 +12,7 @@ ENDS = torch.tensor([0, 7, 7, 20])  # the last three tokens are in no sequence
 
 @pytest.fixture
 def addresses():
-    """Those of query, key and value in each call of the library."""
+    """The addresses of query, key and value in each call of the library."""
     found = []
     before = binding.observe(lambda call, tensors: found.append([each.data_ptr() for each in tensors[:3]]) or (before and before(call, tensors)))
     yield found

@@ -109,7 +109,7 @@ def _described(q, k, v, o, operands, call, wanted):
 
 
 def _strides_of(tensor):
-    """Those of batch, head, sequence and dim; varlen tensors have one batch, whose stride has no meaning."""
+    """The strides of batch, head, sequence and dim; varlen tensors have one batch, whose stride has no meaning."""
     if tensor.dim() != 3:
         return tensor.stride()
     of_token, of_head, of_dim = tensor.stride()
