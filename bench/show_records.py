@@ -24,7 +24,7 @@ PICTURES = {
 }
 # Page -> parts of it, each between marks that name it -> the record that it shows, and the script and its function that write it.
 PARTS = {
-    "docs/internals/testing.md": {
+    "docs/internals/foreign_tests.md": {
         "foreign suites": ("bench/results/foreign_suites.json", "foreign/tables.py", "suites"),
         "foreign differences": ("bench/results/foreign_suites.json", "foreign/tables.py", "differences"),
     },
