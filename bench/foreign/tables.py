@@ -28,12 +28,14 @@ def of_suites(report):
 
 
 def suites(report):
-    """How many cases of each suite there are, how many results are right or refused, and errors by those of the framework or the data."""
-    lines = ["| suite | cases | from | right | refused | median error | largest error |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    """A row for each suite: its cases, its seed, and how many results are right or refused. Errors are divided by those of the framework or the data."""
+    lines = ["| suite | cases | from | seed | right | refused | median error | largest error |", "| --- " * 8 + "|"]
     for suite, rows in of_suites(report).items():
         ratios = [row["ratio"] for row in rows if "ratio" in row]
         cases, source = len({row["case"] for row in rows}), SOURCES[suite].format(**report["versions"])
-        lines.append(f"| {suite} | {cases} | {source} | {len(ratios)} | {len(rows) - len(ratios)} | {statistics.median(ratios):.2g} | {max(ratios):.2g} |")
+        seeds = ", ".join(sorted({str(report["runs"][row["file"]]["seed"]) for row in rows}))
+        counts = f"{len(ratios)} | {len(rows) - len(ratios)} | {statistics.median(ratios):.2g} | {max(ratios):.2g}"
+        lines.append(f"| {suite} | {cases} | {source} | {seeds} | {counts} |")
     return lines
 
 
