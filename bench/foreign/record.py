@@ -79,11 +79,11 @@ def main():
     if unknown:
         parser.error(f"expected files of tests/foreign, found {', '.join(sorted(unknown))}")
     seed = int(os.environ.get("SCOREMOD_TEST_SEED") or secrets.randbelow(2**31))
+    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     rows = []
     for folder, files in known.items():
         if chosen := [file for file in files if not options.files or file in options.files]:
             rows += rows_of(pythons[folder], chosen, seed)
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     earlier = json.loads(options.output.read_text(encoding="utf-8")) if options.files and options.output.exists() else None
     record = merged(earlier, rows, {"commit": commit, "seed": seed}, versions_by(pythons["torch"]))
     options.output.write_text(text_of(record), encoding="utf-8")

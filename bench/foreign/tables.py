@@ -12,6 +12,9 @@ SOURCES = {
     "attention-gym score_mod": "written anew",
     "attention-gym mask_mod": "written anew",
     "PyTorch FlexAttention": "torch {torch} itself is the oracle",
+    "transformers": "models of transformers {transformers}",
+    "TransformerEngine score_mod": "written anew",
+    "TransformerEngine fused_attn": "drawn anew in each run",
     "cuDNN frontend's random SDPA": "drawn anew in each run",
     "CUDA.jl attention": "written anew",
 }

@@ -48,3 +48,9 @@ def test_the_table_shows_the_seeds_of_each_suite():
     assert len(lines) == 2 + len(TABLES.SOURCES)
     assert "| ONNX Attention | 1 | data of the wheel onnx 2 | 11 | 1 | 0 | 1 | 1 |" in lines
     assert lines[-1] == "| CUDA.jl attention | 2 | written anew | 11, 12 | 1 | 1 | 1 | 1 |"
+
+
+def test_every_test_file_of_the_committed_record_is_there():
+    record = json.loads(RECORD.RECORD.read_text(encoding="utf-8"))
+    known = [file for folder in RECORD.FOLDERS for file in RECORD.files_of(folder)]
+    assert set(record["runs"]) == {each["file"] for each in record["results"]} == set(known)
