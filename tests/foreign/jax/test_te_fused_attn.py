@@ -72,7 +72,6 @@ REFUSED = {
     "context parallelism, axis": ({"context_parallel_axis": "cp"}, "context_parallel_axis: expected"),
     "context parallelism, balanced": ({"context_parallel_causal_load_balanced": True}, "context_parallel_causal_load_balanced: expected"),
     "stripes": ({"stripe_size": 1}, "stripe_size: expected"),
-    "a checkpoint name": ({"context_checkpoint_name": "mine"}, "context_checkpoint_name: expected"),
 }
 
 
