@@ -31,6 +31,9 @@ PARTS = {
     "docs/internals/tested.md": {
         "coverage": ("bench/results/coverage.json", "tested_tables.py", "coverage"),
         "mutants": ("bench/results/mutants.json", "tested_tables.py", "mutants"),
+        "fuzzers": ("bench/results/fuzzers.json", "tested_tables.py", "fuzzers"),
+        "frontend problems": ("bench/results/sdpa_problems.json", "tested_tables.py", "sdpa_problems"),
+        "threads": ("bench/results/threads.json", "tested_tables.py", "threads"),
     },
     "docs/internals/peers.md": {
         "all cases": ("bench/results/peers.json", "peers/choices.py", "table"),
