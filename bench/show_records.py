@@ -32,6 +32,9 @@ PARTS = {
         "coverage": ("bench/results/coverage.json", "tested_tables.py", "coverage"),
         "mutants": ("bench/results/mutants.json", "tested_tables.py", "mutants"),
         "sanitizers": ("bench/results/sanitizers.json", "tested_tables.py", "sanitizers"),
+        "fuzzers": ("bench/results/fuzzers.json", "tested_tables.py", "fuzzers"),
+        "frontend problems": ("bench/results/sdpa_problems.json", "tested_tables.py", "sdpa_problems"),
+        "threads": ("bench/results/threads.json", "tested_tables.py", "threads"),
     },
     "docs/internals/planted_faults.md": {
         "planted in kernels": ("bench/results/planted_faults.json", "tested_tables.py", "planted_in_kernels"),

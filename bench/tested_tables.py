@@ -1,7 +1,8 @@
 """The tables of docs/internals/tested.md and the pages of planted faults.
 
 Records of tools/checks: branches that tests take (coverage.py), mutants that they find (mutants.py), runs under sanitizers (random_share.py), and tests
-that plant faults (planted_faults.py).
+that plant faults (planted_faults.py). Others: what became of fuzzers (tools/fuzz/run_all.py), of random problems (tools/device/sdpa_problems.py) and of many
+threads (tools/device/threads.py).
 """
 
 import itertools
@@ -76,3 +77,35 @@ def planted_in_library(controls):
 
 def planted_in_python(controls):
     return [line.rpartition(" | ")[0] + " |" for line in planted(controls, lambda file: file.endswith(".py"))]
+
+
+def fuzzers(report):
+    """For each fuzzer how long it ran in all, how many inputs it ran, how far it came and what it found."""
+    lines = ["| fuzzer | processes | minutes | inputs | edges | findings |", "| --- " * 6 + "|"]
+    for name in sorted({row["fuzzer"] for row in report}):
+        rows = [row for row in report if row["fuzzer"] == name]
+        processes, seconds, inputs = sum(len(row["seeds"]) for row in rows), sum(row["seconds"] for row in rows), sum(row["inputs"] for row in rows)
+        edges, findings = max(row["coverage"] for row in rows), sum(len(row["findings"]) for row in rows)
+        lines.append(f"| `{name}` | {processes} | {seconds / 60:.0f} | {inputs} | {edges} | {findings} |")
+    return lines
+
+
+def sdpa_problems(report):
+    """For each run its seed and machine, and how many problems there were of each outcome."""
+    lines = ["| machine | commit | seed | longest | problems | right | refused | wrong | crashed | no memory | largest error |", "| --- " * 11 + "|"]
+    for row in report:
+        refused = "; ".join(f"{count} for {ids or 'the call'}" for ids, count in row["refused"].items()) or 0
+        cells = [row["machine"], row["commit"], row["seed"], row["longest"], row["problems"], row["right"], refused]
+        cells += [*(len(row[kind]) for kind in ("wrong", "crashed", "no_memory")), row["largest_ratio"]]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return lines
+
+
+def threads(report):
+    """For each run how often the threads did each thing, and what was wrong or grew."""
+    lines = ["| machine | commit | seed | beside | threads | seconds | actions | wrong | errors | grew |", "| --- " * 10 + "|"]
+    for row in report:
+        actions = ", ".join(f"{count} {action}" for action, count in row["actions"].items())
+        cells = [row["machine"], row["commit"], row["seed"], row["beside"], row["threads"], f"{row['seconds']:.0f}", actions]
+        lines.append("| " + " | ".join(map(str, [*cells, row["wrong_count"], len(row["errors"]), ", ".join(row["grew"]) or "nothing"])) + " |")
+    return lines

@@ -202,14 +202,14 @@ class Search {
 void round_block_scales(const AttentionProblem& trial, ProblemInputs& inputs) {
   for (OwnedOperand& operand : inputs.operands) {
     if (!problem::has_block_scales(trial, operand.name)) continue;
-    const auto [kind, low, high] = default_fill(trial, operand.name);
+    const Fill fill = default_fill(trial, operand.name);
     const StridedTensor tensor =
         problem::tensor_of(operand.name, *std::ranges::find(trial.operands, operand.name, &OperandSpec::name));
-    const double middle = std::floor(std::log2(high)), third = (high - low) / 3;
+    const double middle = std::floor(std::log2(fill.high)), third = (fill.high - fill.low) / 3;
     tensor.for_each_offset([&](std::int64_t, std::int64_t offset) {
       const double drawn = load_element<double>(operand.bytes.data(), tensor.dtype, offset);
       store_element(operand.bytes.data(), tensor.dtype, offset,
-                    std::exp2(middle + std::floor((drawn - low) / third) - 1));
+                    std::exp2(middle + std::floor((drawn - fill.low) / third) - 1));
     });
   }
 }

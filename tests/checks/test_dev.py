@@ -133,7 +133,7 @@ def fuzz(dev):
     shutil.copy(ROOT / "fuzz/requirements.txt", dev.folder / "fuzz")
 
     def run(arguments, texts, **options):
-        done = {name: texts.get(name, f'echo Done {name} "$@"') for name in ("npy", "problem", "program", "record", "python_calls")}
+        done = {name: texts.get(name, f'echo Done {name} "$@"') for name in ("c_structs", "npy", "problem", "program", "record", "python_calls")}
         of_python = done.pop("python_calls")
         for name, text in done.items():
             write_program(dev.folder / f"build/fuzz/bin/fuzz_{name}", text)
@@ -146,7 +146,7 @@ def fuzz(dev):
 
 @pytest.mark.parametrize("failing", ["program", "record", "python_calls", None])
 def test_all_fuzzers_run_and_one_that_fails_is_heeded(dev, fuzz, failing):
-    names = ["npy", "problem", "program", "record", *["python_calls"] * (platform.machine() == "x86_64")]
+    names = ["c_structs", "npy", "problem", "program", "record", *["python_calls"] * (platform.machine() == "x86_64")]
     fuzz(["5"], {failing: "exit 1"}, status=1 if failing in names else 0)
     for name in names:
         assert f"Done {name} -max_total_time=5" in dev.said or name == failing

@@ -91,18 +91,33 @@ def _rounded(x, dtype, random):
     return x * (1 + torch.finfo(dtype).eps * torch.randn(x.shape, generator=random).to(x.device))
 
 
-def check(fused, tensors, captured, modifiers, random, **options):
+def check(fused, tensors, captured, modifiers, random, dense=attention_and_lse, **options):
     """Holds fused(q, k, v, score_mod, mask_mod, **options) -> (o, lse) to the dense computation: outputs, and gradients of q, k, v and of every
-    captured tensor. modifiers(*captured) -> (score_mod, mask_mod). Returns the lists of fused's results, of the plain ones and of the true ones."""
-    q, k, v = tensors
-    weights = [torch.randn(shape, generator=random).to(q.device) for shape in ((*q.shape[:3], v.shape[3]), q.shape[:3])]
+    captured tensor. modifiers(*captured) -> (score_mod, mask_mod). Returns the lists of fused's results, of the plain ones and of the true ones.
 
-    def with_modifiers(attention):
-        return lambda q, k, v, *captured: attention(q, k, v, *modifiers(*captured), **options)
+    dense: another function that computes what attention_and_lse does."""
+    weights = drawn_weights(tensors, random)
+    found = results(with_modifiers(fused, modifiers, options), [*tensors, *captured], weights)
+    plain, truth, rounded = expected(found, tensors, captured, modifiers, weights, random, dense, **options)
+    assert_close(found, plain, truth, NAMES, rounded)
+    return found, plain, truth
 
-    found = results(with_modifiers(fused), [*tensors, *captured], weights)
-    plain = results(with_modifiers(attention_and_lse), [*tensors, *captured], weights)
-    truth = results(with_modifiers(attention_and_lse), widened([*tensors, *captured]), widened(weights))
+
+def drawn_weights(tensors, random):
+    """Weights of the loss for o and lse of q, k and v."""
+    q, _, v = tensors
+    return [torch.randn(shape, generator=random).to(q.device) for shape in ((*q.shape[:3], v.shape[3]), q.shape[:3])]
+
+
+def with_modifiers(attention, modifiers, options):
+    return lambda q, k, v, *captured: attention(q, k, v, *modifiers(*captured), **options)
+
+
+def expected(found, tensors, captured, modifiers, weights, random, dense=attention_and_lse, **options):
+    """Computes what assert_close holds found to: plain results, true ones, and those for inputs that are off by rounding."""
+    attention = with_modifiers(dense, modifiers, options)
+    plain = results(attention, [*tensors, *captured], weights)
+    truth = results(attention, widened([*tensors, *captured]), widened(weights))
     # A fused backward computes delta, a row's sum of d_o * o, from the rounded o and in its own order. The error of delta acts as a weight of
     # the log-sum-exp. Seed 1484610543 got all of a captured tensor's error from rounding o. Seed 910000096 got it from rounding the sum,
     # whose terms cancel in rows that keep one key. It makes P anew from the rounded log-sum-exp, whose error scales a row's gradients: seed
@@ -113,11 +128,10 @@ def check(fused, tensors, captured, modifiers, random, **options):
     rounded = []
     for _ in range(max(_DRAWS, _DRAWN_ROWS // max(truth[1].numel(), 1))):
         off = [_rounded(x.double(), x.dtype, random) for x in (*tensors, *weights)]
-        rounded.append(results(with_modifiers(attention_and_lse), [*off[:3], *widened(captured)], off[3:]))
+        rounded.append(results(attention, [*off[:3], *widened(captured)], off[3:]))
         off = [x.to(like.dtype) for x, like in zip(off, (*tensors, *weights))]
-        rounded.append(results(with_modifiers(attention_and_lse), [*off[:3], *captured], off[3:]))
+        rounded.append(results(attention, [*off[:3], *captured], off[3:]))
         off_sum = error + _rounded(terms, found[1].dtype, random) - terms
         off = [w_o * factor[..., None], (w_lse - off_sum) * factor]
-        rounded.append(results(with_modifiers(attention_and_lse), widened([*tensors, *captured]), off))
-    assert_close(found, plain, truth, NAMES, rounded)
-    return found, plain, truth
+        rounded.append(results(attention, widened([*tensors, *captured]), off))
+    return plain, truth, rounded

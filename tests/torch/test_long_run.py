@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from scoremod import cache
+from scoremod import cache, library
 from scoremod.bounded_cache import BoundedCache
+from scoremod.torch import function_texts, repeated_calls
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "device" / "long_run.py"
 
@@ -35,7 +36,14 @@ def test_what_grows_is_named(long_run):
     assert long_run.grown(found) == ["memory", "files"]
 
 
-def test_caches_can_be_small(long_run):
+@pytest.fixture
+def usual_variants(monkeypatch):
+    """Has the limits of remembered calls as they were before the test."""
+    for name in ("_MAX_SIZES", "_MAX_VARIANTS"):
+        monkeypatch.setattr(repeated_calls, name, getattr(repeated_calls, name))
+
+
+def test_caches_can_be_small(long_run, usual_variants):
     kept = [each for each in gc.get_objects() if isinstance(each, BoundedCache)]
     before, limits = cache.statistics(), [each._limit for each in kept]
     try:
@@ -46,11 +54,23 @@ def test_caches_can_be_small(long_run):
         long_run.keep_at_most(2)
         for number in range(5):
             own[number] = number
-        assert list(own) == [3, 4] and kept
+        assert list(own) == [3, 4] and kept and (repeated_calls._MAX_SIZES, repeated_calls._MAX_VARIANTS) == (2, 2)
     finally:
         cache.set_limits(attentions=before["attentions"]["limit"], plans=before["plans"]["limits"]["plans"])
         for each, limit in zip(kept, limits, strict=True):
             each._limit = limit
+
+
+def test_caches_of_functools_are_emptied_beyond_a_number(long_run):
+    found = long_run.limited_functions()
+    assert function_texts.text_of in found and library.load not in found  # which keeps the one library
+    function_texts.text_of.cache_clear()
+    for code in (compile(f"{number}", "", "eval") for number in range(3)):
+        function_texts.text_of(code)
+    long_run.forget_beyond(3)
+    assert function_texts.text_of.cache_info().currsize == 3
+    long_run.forget_beyond(2)
+    assert function_texts.text_of.cache_info().currsize == 0
 
 
 def test_a_short_run(long_run, tmp_path, capsys):
@@ -62,4 +82,5 @@ def test_a_short_run(long_run, tmp_path, capsys):
     assert other == {"machine": "another", "device": "cpu"}
     assert row["seed"] == 7 and row["samples"] >= 8 and sum(row["calls"].values()) > 8
     assert {"memory", "files", "threads", "mappings", "objects"} == set(row["second_and_last_quarter"])
+    assert {"attentions", "plans", "plan_bytes", "plans_dropped", "trials"} == set(row["kept_in_second_and_last_quarter"])
     assert "seed 7, on cpu" in capsys.readouterr().out

@@ -6,7 +6,9 @@ usage: long_run.py MINUTES RECORD.json [SEED] [--device cuda] [--machine TEXT] [
 Kept programs, plans and calls are bounded, so all of them are full after some minutes, and from then on nothing may grow. A sample is taken every 20 seconds. The last
 quarter of the samples is held to the second one: no more open files, threads and mappings, and at most 2 % more memory. Each sample also repeats some calls of the
 beginning, whose results must have the same bits. Of the other calls some are held to dense attention in float64 (tests/torch/dense_reference.py).
---kept limits what each cache keeps: where a call compiles for seconds, as on a GPU, caches of the usual size are not full in time.
+--kept limits what each cache keeps: where a call compiles for seconds, as on a GPU, caches of the usual size are not full in time. Caches of functools have no
+limit that can be set, so each sample begins by emptying those that have more. The record also says how many attentions and plans the library kept, and of how many
+bytes. It has the part of the device's memory that is PyTorch's, too: the rest falls where a plan is dropped, or where a trial ends, which has a workspace.
 SEED is random without it, and printed. PYTHONPATH has the folder python, and SCOREMOD_LIBRARY names the library, as for tools/device/torch.sh.
 It goes on until there are two samples in each quarter. RECORD.json gets one row, those of other machines and devices stay. The exit code is 1 where something grew, or a result is wrong.
 """
@@ -15,6 +17,7 @@ import argparse
 import collections
 import contextlib
 import ctypes
+import functools
 import gc
 import io
 import json
@@ -35,7 +38,7 @@ import torch  # noqa: E402
 import scoremod  # noqa: E402
 from scoremod import cache  # noqa: E402
 from scoremod.bounded_cache import BoundedCache  # noqa: E402
-from scoremod.torch import flex_attention  # noqa: E402
+from scoremod.torch import flex_attention, repeated_calls  # noqa: E402
 
 DTYPES = [torch.float32, torch.float32, torch.float16, torch.bfloat16]
 HEADS = [(1, 1), (4, 2), (3, 1), (8, 8)]
@@ -184,6 +187,16 @@ def sample(device):
     return taken
 
 
+def kept(device):
+    """Counts what the library keeps, and PyTorch's part of the device's memory. They say why memory is as it is, and nothing is held to them."""
+    found = cache.statistics()
+    counts = {"attentions": found["attentions"]["entries"], "plans": found["plans"]["entries"], "plan_bytes": found["plans"]["bytes"]}
+    counts |= {"plans_dropped": found["plans"]["evictions"], "trials": found["trials"]["count"]}
+    if device.type == "cuda":
+        counts["device_memory_of_torch"] = torch.cuda.memory_reserved()
+    return counts
+
+
 def growth(samples):
     """name -> (the second quarter's, the last quarter's), medians of memory and the largest of all else."""
     count = len(samples) // 4
@@ -201,19 +214,34 @@ def grown(found):
 
 
 def keep_at_most(count):
-    """Limits every cache of programs, plans and calls to so many entries."""
+    """Limits every cache of programs, plans and calls to so many entries, but for those of functools."""
     cache.set_limits(attentions=count, plans=count)
     for each in gc.get_objects():
         if isinstance(each, BoundedCache):
             each._limit = count  # which no caller needs
+    # Each function that calls are known by has a cache for each of its variants.
+    repeated_calls._MAX_SIZES, repeated_calls._MAX_VARIANTS = count, 2
+
+
+def limited_functions():
+    """scoremod's functions whose results functools keeps, up to a number."""
+    found = [each for each in gc.get_objects() if type(each) is functools._lru_cache_wrapper]
+    return [each for each in found if each.__module__.startswith("scoremod.") and each.cache_parameters()["maxsize"] is not None]
+
+
+def forget_beyond(count):
+    """Empties each cache of functools that has more entries."""
+    for each in limited_functions():
+        if each.cache_info().currsize > count:
+            each.cache_clear()
 
 
 def run(options, device):
-    """(samples, how many calls of each kind there were, what malloc had given out at each sample)."""
+    """(samples, how many calls of each kind there were, what malloc had given out at each sample, what was kept)."""
     choose = random.Random(options.seed)
     generator = torch.Generator(device).manual_seed(options.seed % 2**31)
     make = lambda *sizes: torch.randn(sizes, generator=generator, device=device)  # noqa: E731
-    canaries, counts, samples, given_out = Canaries(choose, make), collections.Counter(), [], []
+    canaries, counts, samples, given_out, kept_then = Canaries(choose, make), collections.Counter(), [], [], []
     kinds, weights = zip(*KINDS.items(), strict=True)
     end, next_sample = time.monotonic() + 60 * options.minutes, time.monotonic() + options.seconds_between
     while time.monotonic() < end or len(samples) < LEAST_SAMPLES:
@@ -221,11 +249,14 @@ def run(options, device):
         kind(choose, make)
         counts[kind.__name__] += 1
         if time.monotonic() >= next_sample:
+            if options.kept is not None:
+                forget_beyond(options.kept)
             canaries.hold()
             samples.append(sample(device))
             given_out.append(allocated())
+            kept_then.append(kept(device))
             next_sample = time.monotonic() + options.seconds_between
-    return samples, counts, given_out
+    return samples, counts, given_out, kept_then
 
 
 def main(arguments=None):
@@ -243,13 +274,14 @@ def main(arguments=None):
     print(f"seed {options.seed}, on {options.device}", flush=True)
     if options.kept is not None:
         keep_at_most(options.kept)
-    samples, counts, given_out = run(options, device)
+    samples, counts, given_out, kept_then = run(options, device)
     found = growth(samples)
     too_much = grown(found)
     key = {"machine": options.machine, "device": options.device}
     row = {**key, "commit": options.commit, "seed": options.seed, "minutes": options.minutes, "samples": len(samples), "calls": dict(counts)}
     row |= {} if options.kept is None else {"kept": options.kept}
-    row |= {"second_and_last_quarter": found, "memory_of_samples": [each["memory"] for each in samples]}
+    row |= {"second_and_last_quarter": found, "kept_in_second_and_last_quarter": growth(kept_then)}
+    row |= {"objects_of_samples": [each["objects"] for each in samples], "memory_of_samples": [each["memory"] for each in samples]}
     row |= {"allocated_of_samples": given_out, "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}, "grew": too_much}
     rows = json.loads(options.record.read_text(encoding="utf-8")) if options.record.exists() else []
     rows = [each for each in rows if any(each[name] != value for name, value in key.items())] + [row]

@@ -54,11 +54,12 @@ class CompiledProblem:
     sizes: PreparedSizes
     backward: Direction
 
-    def __init__(self, attention, call, q, k, v, o, operands, wanted, backward, stats):
+    def __init__(self, attention, sizes, call, q, k, v, o, operands, wanted, backward, stats):
         def look(x, dtype, shape=None):
             """The Look that x has to have: it is where q is."""
             return Look(shape or x.shape, x.stride(), dtype, q.device)
 
+        self.sizes = sizes
         looks = {name: look(x, x.dtype) for name, x in (("q", q), ("k", k), ("v", v))}
         looks["o"] = look(o, call.output_dtype(q), torch.Size([*q.shape[:-1], v.shape[-1]]))
         in_program = len(call.program.operands)
@@ -197,6 +198,6 @@ def compiled_problem(q, k, v, o, operands, text, wanted, backward, stats):
         attention, sizes = _attention_of(_described(q, k, v, o, operands, call, wanted), template, call, structure, threads)
         if backward:
             attention.backward_backend  # refuses a backward that nothing runs, before the forward
-        found = _kept[key] = CompiledProblem(attention, call, q, k, v, o, operands, wanted, backward, stats)
-        found.sizes = sizes
+        # Other threads take it from here as soon as it is kept: nothing may be set in it afterwards.
+        found = _kept[key] = CompiledProblem(attention, sizes, call, q, k, v, o, operands, wanted, backward, stats)
     return found

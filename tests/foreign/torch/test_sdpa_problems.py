@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import json
 import runpy
 from pathlib import Path
 
@@ -65,9 +66,20 @@ def test_a_mask_that_is_off_by_one_is_found(kind):
         sdpa_in_torch.held(problem, masked_as=dataclasses.replace(problem, right=1))
 
 
-def test_the_devices_script_counts_what_is_wrong(monkeypatch, capsys):
+@pytest.mark.parametrize("seed_of_large", [3, 11])
+def test_slices_compute_what_the_whole_does(seed_of_large, monkeypatch):
+    problem = sdpa_problems.draw(seed_of_large, longest=24, widest=16)
+    whole = sdpa_in_torch.held(problem)
+    monkeypatch.setattr(sdpa_in_torch, "FEW_SCORES", 0)
+    for one, other in zip(whole[2], sdpa_in_torch.held(problem)[2], strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-12, atol=1e-12)
+
+
+def test_the_devices_script_counts_what_is_wrong(monkeypatch, capsys, tmp_path):
     script = runpy.run_path(str(Path(__file__).resolve().parents[3] / "tools" / "device" / "sdpa_problems.py"))
-    few = ["2", "7", "--device", "cpu", "--longest", "12", "--widest", "16"]
+    record = tmp_path / "record.json"
+    record.write_text('[{"seed": 6, "device": "cpu"}, {"seed": 7, "device": "cpu"}]')
+    few = ["2", "7", "--device", "cpu", "--longest", "12", "--widest", "16", "--record", str(record)]
     assert script["main"](few) == 0
     assert "seed 7, on cpu" in (said := capsys.readouterr().out) and "2 right, 0 refused, 0 wrong" in said
 
@@ -77,3 +89,5 @@ def test_the_devices_script_counts_what_is_wrong(monkeypatch, capsys):
     monkeypatch.setattr(sdpa_in_torch, "held", wrong)
     assert script["main"](few) == 1
     assert "8 is off" in (said := capsys.readouterr().out) and "0 right, 0 refused, 2 wrong" in said
+    other, row = json.loads(record.read_text())
+    assert other["seed"] == 6 and (row["seed"], row["problems"], row["wrong"]) == (7, 2, [7, 8])
