@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import te_problems
-from held_in_jax import held
+from held_in_jax import errors_beside, held
 from te_callbacks import CALLBACKS
 from te_calls import attend, check, way_of
 
@@ -84,13 +84,14 @@ def test_callbacks(name, foreign_seed, record):
     plain = results_of(lambda q, k, v, tensors: dense.attention(q, k, v, case.formula(tensors), scale=scale), jax.tree.map(jnp.asarray, fixed))
     expected, truth = plain(jax.tree.map(jnp.asarray, arrays)), dense.in_float64(plain, arrays)
     eps = float(jnp.finfo(dtype).eps)
+    beside = errors_beside(lambda x: plain(jax.tree.map(jnp.asarray, x)), lambda x: dense.in_float64(plain, x), arrays, random) if tensors else None
     for way in WAYS:
         found = results_of(call_of(case, way, case.constants, scale), fixed)(jax.tree.map(jnp.asarray, arrays))
         assert found["o"].dtype == dtype
-        record(SUITE, name, way, held(found, expected, truth, eps))
+        record(SUITE, name, way, held(found, expected, truth, eps, beside))
     for zeroed in found:  # negative controls
         with pytest.raises(AssertionError, match="from float64"):
-            held(found | {zeroed: np.zeros_like(found[zeroed])}, expected, truth, eps)
+            held(found | {zeroed: np.zeros_like(found[zeroed])}, expected, truth, eps, beside)
     if name != "identity":
         dropped = results_of(call_of(CALLBACKS["identity"], "fused_attn", {}, scale), {})
         with pytest.raises(AssertionError, match="from float64"):
