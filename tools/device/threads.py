@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / folder) for folder in ("python", "tests/torch", "tools/device")]
 ROUNDS = 4
 GRAPHS = 3  # that a thread keeps to replay
+SHOWN = 20  # of wrong results and of errors
 
 # XLA makes a command buffer of each program, also of a small one.
 if "jax" in sys.argv:
@@ -54,11 +55,19 @@ class Log:
         with self._lock:
             self.counts[action] += 1
             if wrong:
-                self.wrong.append(wrong)
+                self.wrong.append(f"{action}: {wrong}")
+                self._show(self.wrong)
 
     def raised(self, action):
         with self._lock:
             self.errors.append(f"{action}: {traceback.format_exc(limit=-3)[-600:]}")
+            self._show(self.errors)
+
+    @staticmethod
+    def _show(found):
+        """Prints what was found last: a run that is ended from outside has no record."""
+        if len(found) <= SHOWN:
+            print(found[-1], flush=True)
 
 
 class Worker(threading.Thread):
@@ -188,7 +197,7 @@ def run(options):
     found = {name: [samples[1][name], samples[-1][name]] for name in samples[0]}
     row = {"device": options.device, "beside": options.beside, "seed": options.seed, "threads": options.threads, "seconds": options.seconds}
     row |= {"cases": len(cases), "refused_before": refused, "actions": dict(sorted(shared.log.counts.items()))}
-    row |= {"backends": dict(collections.Counter(str(case.backends) for case in cases)), "wrong": shared.log.wrong[:20], "errors": shared.log.errors[:20]}
+    row |= {"backends": dict(collections.Counter(str(case.backends) for case in cases)), "wrong": shared.log.wrong[:SHOWN], "errors": shared.log.errors[:SHOWN]}
     return row | {"wrong_count": len(shared.log.wrong), "second_and_last_round": found, "grew": long_run.grown(found)}
 
 
