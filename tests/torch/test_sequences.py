@@ -29,9 +29,9 @@ def calls(monkeypatch):
 
     made, compiled = [], execution.CompiledProblem
 
-    def seen(attention, call, *rest):
+    def seen(attention, sizes, call, *rest):
         made.append(call)
-        return compiled(attention, call, *rest)
+        return compiled(attention, sizes, call, *rest)
 
     monkeypatch.setattr(execution, "CompiledProblem", seen)
     monkeypatch.setattr(execution, "_kept", {})
