@@ -19,6 +19,7 @@
 #include "scoremod/error.hpp"
 #include "scoremod/open_attention.hpp"
 #include "scoremod/problem.hpp"
+#include "scoremod/tensors.hpp"
 
 #include "c_structs/call_memory.hpp"
 #include "c_structs/choices.hpp"
@@ -221,9 +222,13 @@ Both compiled(Choices& choices) {
   return both;
 }
 
-/// The tensors of an attention's problem are few enough for a fuzzer.
+/// The tensors of an attention's problem are few enough for a fuzzer. Strides may make few elements a large tensor.
 bool is_small(const scoremod::AttentionProblem& problem) {
   constexpr std::int64_t kMost = 100;
+  constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+  for (const scoremod::TensorInfo& tensor : scoremod::tensors_of(problem)) {
+    if (tensor.bytes > kMostBytes) return false;
+  }
   for (const std::int64_t size : {problem.batch, problem.heads_q, problem.heads_kv, problem.seq_q, problem.seq_kv}) {
     if (size < 1 || size > kMost) return false;
   }

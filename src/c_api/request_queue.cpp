@@ -54,7 +54,6 @@ scoremod_status submit(scoremod_request_queue* queue, const scoremod_attention* 
 }  // namespace scoremod::c_api
 
 using scoremod::c_api::guard;
-using scoremod::c_api::of_fixed_sizes;
 using scoremod::c_api::require;
 
 extern "C" {

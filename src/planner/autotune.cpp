@@ -4,6 +4,7 @@
 #include <array>
 
 #include "scoremod/inputs.hpp"
+#include "scoremod/tensors.hpp"
 
 #include "backend/call_memory.hpp"
 #include "backend/memory_space.hpp"
@@ -17,7 +18,19 @@ namespace {
 constexpr int kWarmUps = 2;
 constexpr int kRuns = 5;
 
+/// Tensors of more bytes may not fit in the host's memory, where random numbers are drawn, and take minutes to fill.
+constexpr std::size_t kMostTensorBytes = std::size_t{4} << 30;
+
 using backend::OwnedMemory;
+
+bool is_too_large(const AttentionProblem& problem) {
+  std::size_t left = kMostTensorBytes;
+  for (const TensorInfo& tensor : tensors_of(problem)) {
+    if (tensor.bytes > left) return true;
+    left -= tensor.bytes;
+  }
+  return false;
+}
 
 /// Writes o and the LSE that a backward reads, without a forward. They must be numbers, because a kernel may compute
 /// rows again if they are not. An LSE above all scores of random inputs keeps weights below 1.
@@ -53,7 +66,7 @@ std::optional<Autotune::Entry> Autotune::stored(const Bytes& key) {
 
 std::optional<Autotune::Entry> Autotune::fastest() {
   if (entries_.empty()) return std::nullopt;
-  if (entries_.size() == 1) return std::move(entries_.front());
+  if (entries_.size() == 1 || is_too_large(problem_.problem)) return std::move(entries_.front());
   const Bytes choice = key();
   if (auto known = stored(choice)) return known;
   measure();

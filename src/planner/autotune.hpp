@@ -23,8 +23,8 @@ class Autotune {
   }
 
   /// The fastest of those added: the only one, the stored winner of the same candidates, or else the winner of a
-  /// measurement with random inputs, which is then stored. Writes Considered::measured_milliseconds. Empty when there
-  /// is none.
+  /// measurement with random inputs, which is then stored. Writes Considered::measured_milliseconds. Tensors of more
+  /// than 4 GiB are not measured: then it is the first one. Empty when there is none.
   std::optional<Entry> fastest();
 
  private:

@@ -236,7 +236,7 @@ Attention Attention::compile(AttentionProblem given, const CompileOptions& optio
     std::optional<Shared> own;  // an invalid problem is refused before options are
     std::optional<int> own_device = device;
     if (shared == nullptr) {
-      shared = &own.emplace(planner::select(options), runtime::serves_new_sizes(problem, options));
+      shared = &own.emplace(Shared{planner::select(options), runtime::serves_new_sizes(problem, options)});
       // A plan that has to be awaited asks for its device there.
       own_device = shared->serves_new_sizes ? device_of(options, shared->selection) : std::nullopt;
     }

@@ -59,10 +59,8 @@ int Census::count(Goal goal) const {
 }
 
 bool Reach::shows_more_than(const Reach& other) const {
-  // Rows that keep keys weigh most: without them nothing is shown at all.
-  const auto weight = [](const Reach& reach) {
-    return std::tuple(reach.kept > 0, std::min(4 * reach.kept, reach.rows), reach.sides);
-  };
+  // Rows that keep keys weigh most, up to a quarter of all: without them nothing is shown at all.
+  const auto weight = [](const Reach& reach) { return std::tuple(std::min(4 * reach.kept, reach.rows), reach.sides); };
   return weight(*this) > weight(other);
 }
 

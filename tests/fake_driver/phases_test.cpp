@@ -100,7 +100,7 @@ Case pages() {
     sizes.batch = 4 + i % 2;
     sizes.blocks_per_sequence = 128 + i;
     sizes.seq_kv = sizes.blocks_per_sequence * kPage;
-    sizes.blocks = sizes.batch * sizes.blocks_per_sequence + 7 * i;
+    sizes.blocks = sizes.batch * sizes.blocks_per_sequence + std::int64_t{7} * i;
     return sizes;
   });
 }

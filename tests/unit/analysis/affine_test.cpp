@@ -39,5 +39,15 @@ TEST(AffineForm, EndsWhereItsConstantGrowsTooLarge) {
   EXPECT_EQ(scaled(number(kMaxConstant / kMaxFactor + 1), 1), std::nullopt);
 }
 
+TEST(IsExact, EndsWithTheIntegersThatATypeCounts) {
+  constexpr std::int64_t kFloat = std::int64_t{1} << 24, kInteger = std::int64_t{1} << 31;
+  EXPECT_TRUE(is_exact({-kFloat, kFloat}, Type::kF32));
+  EXPECT_FALSE(is_exact({-kFloat - 1, kFloat}, Type::kF32));
+  EXPECT_FALSE(is_exact({-kFloat, kFloat + 1}, Type::kF32));
+  EXPECT_TRUE(is_exact({-kInteger, kInteger - 1}, Type::kI32));
+  EXPECT_FALSE(is_exact({-kInteger - 1, 0}, Type::kI32));
+  EXPECT_FALSE(is_exact({0, kInteger}, Type::kI32));
+}
+
 }  // namespace
 }  // namespace scoremod::analysis

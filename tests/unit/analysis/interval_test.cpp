@@ -27,6 +27,29 @@ TEST(Interval, AZeroThatMayBeNanMayBeTrue) {
   expect_range(as_bool({2, 3, true}), 1, 1, false);
 }
 
+/// Masks are decided by these bounds, so that they may be a little wide, and not more.
+TEST(Interval, FunctionsWithBoundsStayWithinThem) {
+  struct Bounds {
+    Op op;
+    double lo, hi;
+  };
+  constexpr double kWidest = 1e-3;
+  for (const auto& [op, lo, hi] :
+       {Bounds{Op::kSigmoid, 0, 1}, Bounds{Op::kTanh, -1, 1}, Bounds{Op::kErf, -1, 1}, Bounds{Op::kErfc, 0, 2}}) {
+    Node node;
+    node.op = op;
+    node.arg_count = 1;
+    for (const bool maybe_nan : {false, true}) {
+      const ValueRange found = range_of_op(node, Type::kF32, std::array{ValueRange{-kInf, kInf, maybe_nan}});
+      EXPECT_LE(found.lo, lo);
+      EXPECT_GE(found.lo, lo - kWidest);
+      EXPECT_GE(found.hi, hi);
+      EXPECT_LE(found.hi, hi + kWidest);
+      EXPECT_EQ(found.maybe_nan, maybe_nan);
+    }
+  }
+}
+
 TEST(Interval, ANanConstantMayBeAnything) {
   const Program program = Program::parse("value = nan");
   expect_range(constant_range(program.nodes()[program.value()]), -kInf, kInf, true);

@@ -129,5 +129,28 @@ TEST(NormalizeMask, GoesThroughVeryDeepPrograms) {
   EXPECT_NE(normal.nodes()[normal.value()].op, Op::kSelect);
 }
 
+/// Whether the mask of the scores is found in their sum with a term. It may be only where the term is never infinite:
+/// else the sum is NaN where the score is masked.
+bool is_found_beside(const std::string& term) {
+  const Program program = Program::parse("value = select(kv_idx <= q_idx, score, -inf) + " + term);
+  return normalize_mask(program).to_string().find("keep") != std::string::npos;
+}
+
+/// Indices are below 2^31, so that these terms are below 9.9e37. A sum of two of them may round to infinity.
+constexpr const char* kKeys = "f32(kv_idx) * 4.6e28";
+constexpr const char* kQueries = "f32(q_idx) * 4.6e28";
+
+TEST(MasksOfSums, KnowsWhichTermsAreFinite) {
+  EXPECT_TRUE(is_found_beside("f32(kv_idx) * 1e20"));
+  EXPECT_FALSE(is_found_beside("f32(kv_idx) * 1e20 * 1e20")) << "a product";
+  EXPECT_TRUE(is_found_beside(kKeys));
+  for (const char* op : {" + ", " - "})
+    EXPECT_FALSE(is_found_beside(std::string("(") + kKeys + op + kQueries + ")")) << op;
+  for (const char* op : {"min", "max"})
+    EXPECT_TRUE(is_found_beside(std::string(op) + "(" + kKeys + ", " + kQueries + ")")) << op;
+  EXPECT_FALSE(is_found_beside("select(q_idx < 3, f32(kv_idx), inf)")) << "a constant";
+  EXPECT_FALSE(is_found_beside("exp(f32(kv_idx))"));
+}
+
 }  // namespace
 }  // namespace scoremod::passes

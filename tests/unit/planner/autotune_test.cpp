@@ -99,5 +99,15 @@ TEST(Autotune, TakesThePlanThatTakesTheLeastTime) {
   EXPECT_EQ(other.fastest({std::make_shared<LookingBackward>(), std::make_shared<LookingBackward>(kPause)}), 0u);
 }
 
+/// Strides make tensors as large as nobody's memory is. A fuzzer's call took 128 GiB for them.
+TEST(Autotune, MeasuresNoTensorsThatNoMemoryMayHold) {
+  Timed timed("value = score * 0.625");
+  timed.compiled.problem.q.strides = Strides{std::int64_t{1} << 40, std::int64_t{1} << 38, kDim, 1};
+  timed.compiled.problem.batch = 2;
+  const std::array plans{std::make_shared<LookingBackward>(), std::make_shared<LookingBackward>()};
+  EXPECT_EQ(timed.fastest(plans), 0u);
+  for (const auto& plan : plans) EXPECT_EQ(plan->calls, 0);
+}
+
 }  // namespace
 }  // namespace scoremod::planner

@@ -86,6 +86,18 @@ TEST(OutputError, FindsWhatIsNotZeroInRowsWithoutAKey) {
   EXPECT_TRUE(std::isnan(wrong.judge().error));
 }
 
+/// There is nothing for an error to be relative to: the norm is taken for 1.
+TEST(OutputError, OfZerosIsJudgedAsThatOfOnes) {
+  const problem::StridedTensor tensor{"gradient", DType::kF32, {1}, {1}};
+  const auto of = [&](double oracle, double error) {
+    return output_error(tensor, {oracle + error}, {oracle}, {static_cast<float>(oracle)},
+                        row_classes({1}, {1}, DType::kF32));
+  };
+  EXPECT_DOUBLE_EQ(of(0, 0.25).tolerance, of(1, 0.25).tolerance);
+  EXPECT_DOUBLE_EQ(of(0, 0.25).error, of(1, 0.25).error);
+  EXPECT_FALSE(of(0, 0.25).right());
+}
+
 /// A second judgement, by an evaluation that is off as far as backends may be, decides about these.
 TEST(OutputError, SaysWhereNothingButRoundingIsLeft) {
   const std::vector<double> oracle{1e-17, -2e-17};

@@ -1,5 +1,6 @@
 #include "verification/small_constants.hpp"
 
+#include <functional>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -43,6 +44,31 @@ TEST(WithConstants, ReplacesWhatStaysApartAndOfItsKind) {
   EXPECT_FALSE(with_constants(program, nothing)) << "0 is known to passes";
   EXPECT_FALSE(with_constants(program, [](std::int64_t) { return 9; })) << "two constants would be one";
   EXPECT_FALSE(with_constants(program, [](std::int64_t value) { return -value; })) << "another sign";
+}
+
+/// A trial stands for a problem whose mask is cut alike.
+TEST(SameStructure, HangsOnEveryMemberOfATerm) {
+  AttentionProblem problem;
+  problem.program = Program::parse("value = score\nkeep = kv_idx < 5 & q_idx < 7");
+  const auto of_terms = [&](const std::vector<masks::MaskTerm>& terms) {
+    compiler::CompiledProblem compiled{problem, {problem.program, {}}, {}, {}};
+    compiled.forward.mask.terms = terms;
+    return compiled;
+  };
+  masks::MaskTerm term;
+  term.kind = masks::MaskKind::kPadding;
+  term.node = 3;
+  const std::vector<std::function<void(masks::MaskTerm&)>> changes{
+      [](masks::MaskTerm& other) { other.kind = masks::MaskKind::kGeneral; },
+      [](masks::MaskTerm& other) { other.node = 2; }, [](masks::MaskTerm& other) { other.axis = Axis::kQuery; },
+      [](masks::MaskTerm& other) { other.from_start = true; }};
+  EXPECT_TRUE(same_structure(of_terms({term}), of_terms({term})));
+  EXPECT_FALSE(same_structure(of_terms({term}), of_terms({term, term})));
+  for (const auto& change : changes) {
+    masks::MaskTerm other = term;
+    change(other);
+    EXPECT_FALSE(same_structure(of_terms({term}), of_terms({other})));
+  }
 }
 
 }  // namespace
