@@ -66,6 +66,7 @@ bool Reach::shows_more_than(const Reach& other) const {
 
 void SampledRows::for_rows(const ProblemInputs& inputs, const std::function<void(Program&, Element)>& visit) const {
   std::vector<const void*> data;
+  data.reserve(inputs.operands.size());
   for (const OwnedOperand& operand : inputs.operands) data.push_back(operand.bytes.data());
   const auto views = backend::reference::view_operands(problem_, data);
   Program program(problem_.program, views, offsets_);
