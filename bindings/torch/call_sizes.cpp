@@ -49,13 +49,13 @@ PyObject* make(PyObject* type, PyObject* arguments) {
   });
 }
 
-PyMethodDef kMethods[] = {{"make", make, METH_VARARGS | METH_CLASS, "The layout of a structure's sizes."}, {}};
+PyMethodDef methods_of_type[] = {{"make", make, METH_VARARGS | METH_CLASS, "The layout of a structure's sizes."}, {}};
 
 }  // namespace
 
 Ref make_sizes_layout_type() {
-  return Type<SizesLayout>::make("scoremod_torch.SizesLayout", "Which numbers describe the sizes of calls.", kMethods,
-                                 nullptr);
+  return Type<SizesLayout>::make("scoremod_torch.SizesLayout", "Which numbers describe the sizes of calls.",
+                                 methods_of_type, nullptr);
 }
 
 CallSizes::CallSizes(const SizesLayout& layout, PyObject* sizes, PyObject* numbers) {
@@ -74,7 +74,7 @@ CallSizes::CallSizes(const SizesLayout& layout, PyObject* sizes, PyObject* numbe
   const std::int64_t* next = numbers_.data();
   for (const std::size_t place : layout.strided) {
     static_assert(sizeof(scoremod_strides) == 4 * sizeof(std::int64_t));
-    std::memcpy(reinterpret_cast<std::byte*>(&sizes_) + place, static_cast<const void*>(&next), sizeof(next));
+    std::memcpy(reinterpret_cast<std::byte*>(&sizes_) + place, reinterpret_cast<const std::byte*>(&next), sizeof(next));
     next += 4;
   }
   operands_.reserve(layout.operands.size());

@@ -76,7 +76,7 @@ PyObject* keep_function(PyObject* self, PyObject* arguments) {
   });
 }
 
-PyMethodDef kMethods[] = {
+PyMethodDef methods_of_type[] = {
     {"begin", begin, METH_VARARGS, "The state of the calls, and what their functions read."},
     {"keep", keep, METH_VARARGS, "The next call is tried as one like this."},
     {"keep_function", keep_function, METH_VARARGS, "The same, with a function of Python's that makes the call."},
@@ -86,8 +86,8 @@ PyMethodDef kMethods[] = {
 
 Ref make_call_variant_type() {
   return Type<CallVariant>::make("scoremod_torch.CallVariant",
-                                 "Calls within one state, whose functions read the same but for addresses.", kMethods,
-                                 nullptr, Py_TPFLAGS_BASETYPE);
+                                 "Calls within one state, whose functions read the same but for addresses.",
+                                 methods_of_type, nullptr, Py_TPFLAGS_BASETYPE);
 }
 
 }  // namespace scoremod::torch_binding

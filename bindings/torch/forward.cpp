@@ -40,14 +40,14 @@ PyObject* run(PyObject* self, PyObject* arguments) {
   });
 }
 
-PyMethodDef kMethods[] = {{"make", make, METH_VARARGS | METH_CLASS, "How the results of calls are made."},
-                          {"run", run, METH_VARARGS, "The results of a call."},
-                          {}};
+PyMethodDef methods_of_type[] = {{"make", make, METH_VARARGS | METH_CLASS, "How the results of calls are made."},
+                                 {"run", run, METH_VARARGS, "The results of a call."},
+                                 {}};
 
 }  // namespace
 
 Ref make_forward_type() {
-  return Type<Forward>::make("scoremod_torch.Forward", "Forwards of one kind.", kMethods, nullptr);
+  return Type<Forward>::make("scoremod_torch.Forward", "Forwards of one kind.", methods_of_type, nullptr);
 }
 
 Ref run_forward(const Forward& forward, PyObject* at, const GivenTensors& given, const CallExtras& extras) {

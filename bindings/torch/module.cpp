@@ -55,7 +55,7 @@ PyCFunction fast(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t))
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
-PyMethodDef kMethods[] = {
+PyMethodDef functions_of_module[] = {
     {"ask", ask, METH_O, "Takes PyTorch's functions of tensors."},
     {"ask_state", ask_state, METH_O, "Takes the functions that say in which state a call is made."},
     {"state", get_state, METH_NOARGS, "The state in which a call would be made now; None within modes."},
@@ -65,15 +65,15 @@ PyMethodDef kMethods[] = {
     {"count_kept_scratch", count_kept_scratch, METH_NOARGS, "How many workspaces are kept for later calls."},
     {}};
 
-PyModuleDef kModule = {PyModuleDef_HEAD_INIT,
-                       "scoremod_torch",
-                       "Calls of scoremod.torch.",
-                       -1,
-                       kMethods,
-                       nullptr,
-                       nullptr,
-                       nullptr,
-                       nullptr};
+PyModuleDef module_definition = {PyModuleDef_HEAD_INIT,
+                                 "scoremod_torch",
+                                 "Calls of scoremod.torch.",
+                                 -1,
+                                 functions_of_module,
+                                 nullptr,
+                                 nullptr,
+                                 nullptr,
+                                 nullptr};
 
 void add(PyObject* module, const char* name, const Ref& object) {
   checked(PyModule_AddObjectRef(module, name, object.get()));
@@ -82,7 +82,7 @@ void add(PyObject* module, const char* name, const Ref& object) {
 }  // namespace
 
 Ref make_module() {
-  Ref module = checked(PyModule_Create(&kModule));
+  Ref module = checked(PyModule_Create(&module_definition));
   add(module.get(), "SizesLayout", make_sizes_layout_type());
   add(module.get(), "Signature", make_signature_type());
   add(module.get(), "PreparedCall", make_prepared_call_type());
@@ -94,6 +94,7 @@ Ref make_module() {
 
 }  // namespace scoremod::torch_binding
 
-PyMODINIT_FUNC PyInit_scoremod_torch() {
+// Python looks for this name.
+PyMODINIT_FUNC PyInit_scoremod_torch() {  // NOLINT(readability-identifier-naming)
   return scoremod::torch_binding::answer([] { return scoremod::torch_binding::make_module(); });
 }

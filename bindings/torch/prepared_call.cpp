@@ -34,8 +34,8 @@ class Arguments {
   Arguments(const Arguments&) = delete;
   Arguments& operator=(const Arguments&) = delete;
 
-  void put(std::size_t tensor, std::uintptr_t address, std::int64_t bytes) {
-    const scoremod_buffer buffer{reinterpret_cast<void*>(address), static_cast<std::size_t>(bytes)};
+  void put(std::size_t tensor, void* address, std::int64_t bytes) {
+    const scoremod_buffer buffer{address, static_cast<std::size_t>(bytes)};
     const std::size_t fields = signature_.fields.size();
     if (tensor < fields) return put_field(signature_.fields[tensor], buffer);
     tensor -= fields;
@@ -45,9 +45,7 @@ class Arguments {
       gradients_[tensor - operands_.size()].buffer = buffer;
     }
   }
-  void put_workspace(std::uintptr_t address, std::size_t bytes) {
-    forward_.workspace = backward_.workspace = {reinterpret_cast<void*>(address), bytes};
-  }
+  void put_workspace(void* address, std::size_t bytes) { forward_.workspace = backward_.workspace = {address, bytes}; }
   scoremod_call_options& options() { return options_; }
 
   /// Calls the library, without Python's lock. Raises what it reports.
@@ -102,31 +100,29 @@ void show_observer(PyObject* self, std::span<PyObject* const> tensors) {
 }
 
 /// Puts copies of tensors that begin in between in their places; what the copies belong to.
-Ref put_aligned(const CallSignature& signature, std::span<PyObject* const> tensors,
-                std::span<std::uintptr_t> addresses) {
+Ref put_aligned(const CallSignature& signature, std::span<PyObject* const> tensors, std::span<void*> addresses) {
   const Ref given = checked(PyList_New(0)), words = checked(PyList_New(0));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     checked(PyList_Append(given.get(), tensors[i]));
-    checked(PyList_Append(words.get(), checked(PyLong_FromSize_t(addresses[i])).get()));
+    checked(PyList_Append(words.get(), checked(PyLong_FromVoidPtr(addresses[i])).get()));
   }
   Ref copies = call(signature.put_aligned, words.get(), given.get());
   for (std::size_t i = 0; i < addresses.size(); ++i)
-    addresses[i] = reinterpret_cast<std::uintptr_t>(
-        pointer(checked_borrowed(PyList_GetItem(words.get(), static_cast<Py_ssize_t>(i)))));
+    addresses[i] = pointer(checked_borrowed(PyList_GetItem(words.get(), static_cast<Py_ssize_t>(i))));
   return copies;
 }
 
 /// The workspace of a call, which goes back to the others after it.
 class Workspace {
  public:
-  Workspace(const CallSignature& signature, std::uintptr_t stream, std::size_t bytes, bool is_kept)
+  Workspace(const CallSignature& signature, void* stream, std::size_t bytes, bool is_kept)
       : device_(signature.device), stream_(stream) {
     if (bytes == 0) return;
     // None that replays within a graph is another call's.
     is_kept_ = is_kept && bytes <= kKeptScratch && (!signature.stream || !is_true(call(torch().is_capturing)));
     scratch_ = is_kept_ ? take_scratch(device_, stream_, signature.scratch) : new_scratch(signature.scratch, bytes);
   }
-  std::uintptr_t address() const { return scratch_.address; }
+  void* address() const { return scratch_.address; }
   /// The call is on its stream.
   void give_back() {
     if (is_kept_) keep_scratch(device_, stream_, std::move(scratch_));
@@ -134,7 +130,7 @@ class Workspace {
 
  private:
   int device_;
-  std::uintptr_t stream_;
+  void* stream_;
   bool is_kept_ = false;
   Scratch scratch_;
 };
@@ -169,16 +165,19 @@ void run(PyObject* self, std::span<PyObject* const> tensors, const CallExtras& e
   if (tensors.size() != signature.count()) fail(PyExc_TypeError, "expected the tensors that the call was prepared for");
   if (observer()) show_observer(self, tensors);
   Arguments arguments(signature);
-  std::vector<std::uintptr_t> addresses(tensors.size());
+  std::vector<void*> addresses(tensors.size());
   std::uintptr_t low = 0;
-  for (std::size_t i = 0; i < tensors.size(); ++i) low |= addresses[i] = address_of(tensors[i]);
-  std::uintptr_t stream = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    addresses[i] = address_of(tensors[i]);
+    low |= reinterpret_cast<std::uintptr_t>(addresses[i]);
+  }
+  void* stream = nullptr;
   Ref copies;
   if (signature.stream) {
     // After the call PyTorch's allocator keeps the copies' memory in the stream's order.
     if (low % kTensorAlignment != 0) copies = put_aligned(signature, tensors, addresses);
-    stream = reinterpret_cast<std::uintptr_t>(pointer(call(signature.stream).get()));
-    arguments.options().stream = reinterpret_cast<void*>(stream);
+    stream = pointer(call(signature.stream).get());
+    arguments.options().stream = stream;
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     std::int64_t bytes = at.bytes.empty() ? 0 : at.bytes[i];

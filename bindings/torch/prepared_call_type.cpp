@@ -89,25 +89,26 @@ PyObject* get_owner(PyObject* self, void*) {
   return answer([&] { return own(self).owner ? own(self).owner : none(); });
 }
 
-PyMethodDef kMethods[] = {
+PyMethodDef methods_of_type[] = {
     {"fix", fix, METH_VARARGS, "Prepares calls of an attention of fixed sizes."},
     {"open", open, METH_VARARGS, "Prepares calls of an attention that leaves sizes open."},
     {"run_known", run_known, METH_VARARGS, "Calls it with tensors whose looks were compared already."},
     {}};
-PyGetSetDef kAttributes[] = {{"rows", get_rows, set_rows, "the shape of a forward's LSE", nullptr},
-                             {"is_like_query", get_is_like_query, set_is_like_query,
-                              "whether a forward's output has the query's shape and strides", nullptr},
-                             {"handle", get_handle, nullptr, "the address of its attention", nullptr},
-                             {"owner", get_owner, nullptr, "what keeps the attention", nullptr},
-                             {"workspace_bytes", get_workspace_bytes, nullptr, "the bytes of its workspace", nullptr},
-                             {}};
+PyGetSetDef attributes_of_type[] = {
+    {"rows", get_rows, set_rows, "the shape of a forward's LSE", nullptr},
+    {"is_like_query", get_is_like_query, set_is_like_query,
+     "whether a forward's output has the query's shape and strides", nullptr},
+    {"handle", get_handle, nullptr, "the address of its attention", nullptr},
+    {"owner", get_owner, nullptr, "what keeps the attention", nullptr},
+    {"workspace_bytes", get_workspace_bytes, nullptr, "the bytes of its workspace", nullptr},
+    {}};
 
 }  // namespace
 
 Ref make_prepared_call_type() {
   return Type<PreparedCall>::make("scoremod_torch.PreparedCall",
-                                  "A call of tensors that look as they were prepared for.", kMethods, kAttributes,
-                                  Py_TPFLAGS_BASETYPE);
+                                  "A call of tensors that look as they were prepared for.", methods_of_type,
+                                  attributes_of_type, Py_TPFLAGS_BASETYPE);
 }
 
 }  // namespace scoremod::torch_binding

@@ -10,7 +10,7 @@ namespace {
 /// More streams than that have only those who make one for each call.
 constexpr std::size_t kMostStreams = 256;
 
-using Piles = std::map<std::pair<int, std::uintptr_t>, std::vector<Scratch>>;
+using Piles = std::map<std::pair<int, void*>, std::vector<Scratch>>;
 
 /// The GIL guards them. They are never destroyed: Python is gone before statics are.
 Piles& piles() {
@@ -23,10 +23,10 @@ Piles& piles() {
 Scratch new_scratch(const Ref& make, std::size_t bytes) {
   const Ref size = checked(PyLong_FromSize_t(bytes));
   const Ref made = call(make, size.get());
-  return {Ref::to(item(made.get(), 0)), reinterpret_cast<std::uintptr_t>(pointer(item(made.get(), 1)))};
+  return {Ref::to(item(made.get(), 0)), pointer(item(made.get(), 1))};
 }
 
-Scratch take_scratch(int device, std::uintptr_t stream, const Ref& make) {
+Scratch take_scratch(int device, void* stream, const Ref& make) {
   const auto found = piles().find({device, stream});
   if (found == piles().end() || found->second.empty()) return new_scratch(make, kKeptScratch);
   Scratch taken = std::move(found->second.back());
@@ -34,7 +34,7 @@ Scratch take_scratch(int device, std::uintptr_t stream, const Ref& make) {
   return taken;
 }
 
-void keep_scratch(int device, std::uintptr_t stream, Scratch scratch) {
+void keep_scratch(int device, void* stream, Scratch scratch) {
   Piles dropped;  // freed last, as PyTorch may run Python's code
   if (piles().size() >= kMostStreams && !piles().contains({device, stream})) dropped.swap(piles());
   piles()[{device, stream}].push_back(std::move(scratch));

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 #include "python.hpp"
 
@@ -10,7 +9,7 @@ namespace scoremod::torch_binding {
 /// A workspace: a tensor of PyTorch's allocator, and an aligned address in it.
 struct Scratch {
   Ref tensor;
-  std::uintptr_t address = 0;
+  void* address = nullptr;
 };
 
 /// Workspaces of up to so many bytes are kept for the next call on their stream: PyTorch's allocator takes as long as
@@ -22,8 +21,8 @@ Scratch new_scratch(const Ref& make, std::size_t bytes);
 
 /// One that no call is being made with, or a new one of kKeptScratch bytes. Calls on one stream run in turn, and a
 /// thread that makes a call has its own.
-Scratch take_scratch(int device, std::uintptr_t stream, const Ref& make);
-void keep_scratch(int device, std::uintptr_t stream, Scratch scratch);
+Scratch take_scratch(int device, void* stream, const Ref& make);
+void keep_scratch(int device, void* stream, Scratch scratch);
 
 /// How many are kept.
 std::size_t count_kept_scratch();

@@ -74,13 +74,14 @@ PyObject* make(PyObject* type, PyObject* arguments) {
   });
 }
 
-PyMethodDef kMethods[] = {{"make", make, METH_VARARGS | METH_CLASS, "The signature of calls in one direction."}, {}};
+PyMethodDef methods_of_type[] = {{"make", make, METH_VARARGS | METH_CLASS, "The signature of calls in one direction."},
+                                 {}};
 
 }  // namespace
 
 Ref make_signature_type() {
   return Type<CallSignature>::make("scoremod_torch.Signature", "The part of calls that is the same at all sizes.",
-                                   kMethods, nullptr);
+                                   methods_of_type, nullptr);
 }
 
 }  // namespace scoremod::torch_binding

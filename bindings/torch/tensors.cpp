@@ -8,9 +8,7 @@ Torch& torch() {
   return functions;
 }
 
-std::uintptr_t address_of(PyObject* tensor) {
-  return reinterpret_cast<std::uintptr_t>(pointer(call(torch().data_ptr, tensor).get()));
-}
+void* address_of(PyObject* tensor) { return pointer(call(torch().data_ptr, tensor).get()); }
 
 std::int64_t bytes_from_beginning(PyObject* tensor, std::int64_t itemsize) {
   const Ref storage = call(torch().untyped_storage, tensor);

@@ -17,7 +17,7 @@ struct Torch {
 Torch& torch();
 
 /// The address of a tensor's first element.
-std::uintptr_t address_of(PyObject* tensor);
+void* address_of(PyObject* tensor);
 
 /// The bytes of a tensor's storage from its first element on; below 0 where the storage was made smaller.
 std::int64_t bytes_from_beginning(PyObject* tensor, std::int64_t itemsize);

@@ -225,8 +225,10 @@ Attention Attention::compile(const AttentionProblem& given, const CompileOptions
   return compile(given, options, nullptr, 0);
 }
 
-/// shared, device: those that an OpenAttention knows already; null and without a meaning of any other problem.
-Attention Attention::compile(AttentionProblem given, const CompileOptions& options, const Shared* shared, int device) {
+/// known_for_all, known_device: those that an OpenAttention knows already; null and without a meaning of any other
+/// problem.
+Attention Attention::compile(AttentionProblem given, const CompileOptions& options, const Shared* known_for_all,
+                             int known_device) {
   return runtime::with_memory("compile", [&] {
     const TimedStep step("attention");
     std::optional<AttentionProblem> twin;
@@ -234,18 +236,16 @@ Attention Attention::compile(AttentionProblem given, const CompileOptions& optio
     AttentionProblem& problem = twin ? *twin : given;
     const auto known = runtime::known_structure(problem, options);
     std::optional<Shared> own;  // an invalid problem is refused before options are
-    std::optional<int> own_device = device;
-    if (shared == nullptr) {
-      shared = &own.emplace(Shared{planner::select(options), runtime::serves_new_sizes(problem, options)});
-      // A plan that has to be awaited asks for its device there.
-      own_device = shared->serves_new_sizes ? device_of(options, shared->selection) : std::nullopt;
-    }
+    if (known_for_all == nullptr) own = Shared{planner::select(options), runtime::serves_new_sizes(problem, options)};
+    const auto& [selection, serves] = own ? *own : *known_for_all;
+    std::optional<int> device = known_device;
+    // A plan that has to be awaited asks for its device there.
+    if (own) device = serves ? device_of(options, selection) : std::nullopt;
     const SequenceLengths lengths = given.lengths;
     compiler::CompiledProblem compiled = compiler::at_sizes_of(std::move(problem), known->compiled);
     ReadyPlans ready;
-    if (shared->serves_new_sizes) ready = ready_plans(compiled, options, shared->selection, own_device, known->fastest);
-    if (!ready.plans)
-      ready.plans = awaited_plans(compiled, options, shared->selection, shared->serves_new_sizes, *known);
+    if (serves) ready = ready_plans(compiled, options, selection, device, known->fastest);
+    if (!ready.plans) ready.plans = awaited_plans(compiled, options, selection, serves, *known);
     auto state = std::make_unique<State>();
     state->is_empty = twin.has_value();
     state->served = std::move(*ready.plans);

@@ -44,7 +44,7 @@ std::shared_ptr<const backend::StreamEvent> enqueue(const Attention& attention, 
 void wait_quietly(const backend::MemorySpace& space, void* stream) noexcept {
   try {
     space.wait(stream);
-  } catch (...) {
+  } catch (...) {  // NOLINT(bugprone-empty-catch)
   }
 }
 
@@ -87,6 +87,7 @@ struct RequestQueue::State {
   }
 
   template <class Args>
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved
   void submit(std::shared_ptr<const Attention> attention, Args args, Callback callback) {
     threads.submit(
         [this, attention = std::move(attention),

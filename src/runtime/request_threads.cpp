@@ -27,7 +27,7 @@ ReplyStatus status_of(ErrorCode code) {
 void answer(const RequestQueue::Callback& callback, const Reply& reply) noexcept {
   try {
     if (callback) callback(reply);
-  } catch (...) {
+  } catch (...) {  // NOLINT(bugprone-empty-catch)
   }
 }
 
