@@ -49,8 +49,6 @@ PyObject* observe(PyObject*, PyObject* function) {
   });
 }
 
-PyObject* count_kept_scratch(PyObject*, PyObject*) { return PyLong_FromSize_t(torch_binding::count_kept_scratch()); }
-
 PyCFunction fast(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
@@ -62,7 +60,6 @@ PyMethodDef functions_of_module[] = {
     {"key_of", fast(key_of), METH_FASTCALL, "The key of all calls that differ in tensors alone."},
     {"repeated", fast(repeated), METH_FASTCALL, "The results of a call like an earlier one; None of any other."},
     {"observe", observe, METH_O, "Shows each call to a function before it runs; the function before."},
-    {"count_kept_scratch", count_kept_scratch, METH_NOARGS, "How many workspaces are kept for later calls."},
     {}};
 
 PyModuleDef module_definition = {PyModuleDef_HEAD_INIT,
@@ -88,6 +85,8 @@ Ref make_module() {
   add(module.get(), "PreparedCall", make_prepared_call_type());
   add(module.get(), "Forward", make_forward_type());
   add(module.get(), "CallVariant", make_call_variant_type());
+  add(module.get(), "KEPT_SCRATCH", checked(PyLong_FromSize_t(kKeptScratch)));
+  add(module.get(), "TENSOR_ALIGNMENT", checked(PyLong_FromSize_t(kTensorAlignment)));
   add(module.get(), "VERSION", checked(PyUnicode_FromString(SCOREMOD_VERSION_TEXT)));
   return module;
 }

@@ -12,9 +12,6 @@
 namespace scoremod::torch_binding {
 namespace {
 
-/// TMA loads tensors on a GPU from addresses that are multiples of it.
-constexpr std::uintptr_t kTensorAlignment = 16;
-
 /// The C interface's structs of one call.
 class Arguments {
  public:
@@ -83,29 +80,23 @@ class Arguments {
   scoremod_backward_args backward_{};
 };
 
-/// Raises what is wrong with tensors whose storage ends before they do.
-[[noreturn]] void refuse_short(PyObject* self, std::span<PyObject* const> tensors) {
-  const Ref given = checked(PyTuple_New(static_cast<Py_ssize_t>(tensors.size())));
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    checked(PyTuple_SetItem(given.get(), static_cast<Py_ssize_t>(i), Ref::to(tensors[i]).release()));
-  const Ref name = checked(PyUnicode_FromString("refuse_short"));
-  checked(PyObject_CallMethodObjArgs(self, name.get(), given.get(), nullptr));
-  fail(PyExc_RuntimeError, "expected a tensor whose storage ends before it does");
+Ref list_of(std::span<PyObject* const> tensors) {
+  Ref list = checked(PyList_New(0));
+  for (PyObject* const tensor : tensors) checked(PyList_Append(list.get(), tensor));
+  return list;
 }
 
-void show_observer(PyObject* self, std::span<PyObject* const> tensors) {
-  const Ref list = checked(PyList_New(0));
-  for (PyObject* const tensor : tensors) checked(PyList_Append(list.get(), tensor));
-  call(observer(), self, list.get());
+/// Raises what is wrong with tensors whose storage ends before they do.
+[[noreturn]] void refuse_short(PyObject* self, std::span<PyObject* const> tensors) {
+  const Ref name = checked(PyUnicode_FromString("refuse_short"));
+  checked(PyObject_CallMethodObjArgs(self, name.get(), list_of(tensors).get(), nullptr));
+  fail(PyExc_RuntimeError, "expected a tensor whose storage ends before it does");
 }
 
 /// Puts copies of tensors that begin in between in their places; what the copies belong to.
 Ref put_aligned(const CallSignature& signature, std::span<PyObject* const> tensors, std::span<void*> addresses) {
-  const Ref given = checked(PyList_New(0)), words = checked(PyList_New(0));
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    checked(PyList_Append(given.get(), tensors[i]));
-    checked(PyList_Append(words.get(), checked(PyLong_FromVoidPtr(addresses[i])).get()));
-  }
+  const Ref given = list_of(tensors), words = checked(PyList_New(0));
+  for (void* const address : addresses) checked(PyList_Append(words.get(), checked(PyLong_FromVoidPtr(address)).get()));
   Ref copies = call(signature.put_aligned, words.get(), given.get());
   for (std::size_t i = 0; i < addresses.size(); ++i)
     addresses[i] = pointer(checked_borrowed(PyList_GetItem(words.get(), static_cast<Py_ssize_t>(i))));
@@ -163,7 +154,7 @@ void run(PyObject* self, std::span<PyObject* const> tensors, const CallExtras& e
   if (!at.signature) fail(PyExc_RuntimeError, "expected a call that was prepared");
   const CallSignature& signature = Type<CallSignature>::known(at.signature.get());
   if (tensors.size() != signature.count()) fail(PyExc_TypeError, "expected the tensors that the call was prepared for");
-  if (observer()) show_observer(self, tensors);
+  if (observer()) call(observer(), self, list_of(tensors).get());
   Arguments arguments(signature);
   std::vector<void*> addresses(tensors.size());
   std::uintptr_t low = 0;

@@ -14,6 +14,9 @@
 
 namespace scoremod::torch_binding {
 
+/// TMA loads tensors on a GPU from addresses that are multiples of it.
+inline constexpr std::uintptr_t kTensorAlignment = 16;
+
 /// The part of calls in one direction that is the same at all sizes. Their tensors come in this order: those of the
 /// arguments' own fields, the operands, the gradients of operands.
 struct CallSignature {

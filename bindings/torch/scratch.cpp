@@ -40,10 +40,4 @@ void keep_scratch(int device, void* stream, Scratch scratch) {
   piles()[{device, stream}].push_back(std::move(scratch));
 }
 
-std::size_t count_kept_scratch() {
-  std::size_t count = 0;
-  for (const auto& [of, pile] : piles()) count += pile.size();
-  return count;
-}
-
 }  // namespace scoremod::torch_binding

@@ -24,7 +24,4 @@ Scratch new_scratch(const Ref& make, std::size_t bytes);
 Scratch take_scratch(int device, void* stream, const Ref& make);
 void keep_scratch(int device, void* stream, Scratch scratch);
 
-/// How many are kept.
-std::size_t count_kept_scratch();
-
 }  // namespace scoremod::torch_binding

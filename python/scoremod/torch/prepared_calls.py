@@ -11,8 +11,6 @@ from scoremod.torch.looks import Look, Looks, span
 from scoremod.torch.native import binding
 
 _ALIGNMENT = 64
-# TMA loads tensors on a GPU from addresses that are multiples of it.
-_TENSOR_ALIGNMENT = 16
 _new = binding.PreparedCall.__new__
 # Tensors that are made for a call, whose memory is as large as they need. An output that the caller has is looked at before it is taken (outputs).
 _MADE_HERE = {"forward": ("o", "lse", "max_logit", "amax_o"), "backward": ("dq", "dk", "dv")}
@@ -107,7 +105,7 @@ class _OfAllSizes:
         self.function = f"scoremod_attention_{direction}"
         of_operands = {f"operand {name}": look for name, look in operands} | {f"gradient of operand {name}": look for name, look in gradients}
         self.looks = tensors | of_operands
-        self.guessed_bytes = _KEPT_SCRATCH
+        self.guessed_bytes = binding.KEPT_SCRATCH
         self.signature = binding.Signature.make(
             ctypes.cast(library.load().scoremod_attention_call, ctypes.c_void_p).value,
             direction == "forward",
@@ -141,8 +139,6 @@ def _refuse(function, status, message):
     library.raise_error(function, status, ctypes.c_void_p(message))
 
 
-# Bytes of the workspaces that the binding keeps for later calls.
-_KEPT_SCRATCH = 1 << 20
 # A guess of what other sizes need isn't larger than this, or than what some sizes needed.
 _MOST_GUESSED = 1 << 26
 
@@ -160,7 +156,7 @@ def _put_aligned(words, tensors):
     """
     copies = []
     for place, tensor in enumerate(tensors):
-        if tensor.data_ptr() % _TENSOR_ALIGNMENT:
+        if tensor.data_ptr() % binding.TENSOR_ALIGNMENT:
             extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
             copies.append(tensor.detach().as_strided((extent,), (1,)).clone())  # its gaps, too: the strides stay
             words[place] = copies[-1].data_ptr()
