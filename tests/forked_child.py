@@ -1,11 +1,31 @@
 """Runs a function in a child of fork()."""
 
+import contextlib
 import gc
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
+
+
+@contextlib.contextmanager
+def while_another_thread(calls):
+    """Runs the block while another thread makes one call after the other."""
+    stop = threading.Event()
+
+    def call():
+        while not stop.is_set():
+            calls()
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def succeeds_in_child(function, seconds=60.0):

@@ -14,7 +14,7 @@ import scoremod
 from scoremod.bounded_cache import BoundedCache
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from forked_child import succeeds_in_child
+from forked_child import succeeds_in_child, while_another_thread
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -72,30 +72,22 @@ def test_a_child_computes_what_its_parent_does():
 @pytest.mark.parametrize("compiles", [False, True])
 def test_a_child_computes_while_another_thread_is_in_a_call(compiles):
     known, new = results(96), results(160)
-    stop, calls = threading.Event(), itertools.count()
-    sizes = itertools.cycle(range(200, 232))
+    calls, sizes = itertools.count(), itertools.cycle(range(200, 232))
 
     def call():
-        while not stop.is_set():
-            if compiles:
-                scoremod.cache.clear()
-            results(next(sizes) if compiles else 224)
-            next(calls)
+        if compiles:
+            scoremod.cache.clear()
+        results(next(sizes) if compiles else 224)
+        next(calls)
 
-    thread = threading.Thread(target=call)
-    thread.start()
-    try:
+    def child():
+        expect_equal(results(96), known)
+        expect_equal(results(160), new)
+        expect_equal(results(144), results(144))
 
-        def child():
-            expect_equal(results(96), known)
-            expect_equal(results(160), new)
-            expect_equal(results(144), results(144))
-
+    with while_another_thread(call):
         for _ in range(12):
             assert succeeds_in_child(child)
-    finally:
-        stop.set()
-        thread.join()
     assert next(calls) > 1
     expect_equal(results(96), known)
 

@@ -1,7 +1,6 @@
 """A forked child of a process that has used scoremod.torch computes what its parent does, also while another thread is in a call."""
 
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 from scoremod.torch import flex_attention
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from forked_child import succeeds_in_child
+from forked_child import succeeds_in_child, while_another_thread
 
 # PyTorch's own OpenMP threads are no part of a child.
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
@@ -51,25 +50,18 @@ def test_a_child_computes_what_its_parent_does():
 @pytest.mark.parametrize("traces", [False, True])
 def test_a_child_computes_while_another_thread_is_in_a_call(traces):
     known, new = results(96), results(144, scale=0.5)
-    stop, calls = threading.Event(), []
+    calls = []
 
     def call():
-        while not stop.is_set():
-            results(224, scale=1.0 + len(calls) if traces else 1.0)
-            calls.append(None)
+        results(224, scale=1.0 + len(calls) if traces else 1.0)
+        calls.append(None)
 
-    thread = threading.Thread(target=call)
-    thread.start()
-    try:
+    def child():
+        expect_equal(results(96), known)
+        expect_equal(results(144, scale=0.5), new)
 
-        def child():
-            expect_equal(results(96), known)
-            expect_equal(results(144, scale=0.5), new)
-
+    with while_another_thread(call):
         for _ in range(6):
             assert succeeds_in_child(child)
-    finally:
-        stop.set()
-        thread.join()
     assert len(calls) > 1
     expect_equal(results(96), known)
