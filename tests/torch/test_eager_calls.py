@@ -421,6 +421,19 @@ def test_numbers_that_memory_holds_with_another_sign_are_read(tensors, random):
     assert torch.equal(gradients[0], gradients[1]) and not gradients[2].any()
 
 
+@pytest.mark.parametrize("modify", [lambda s, x: s * x, lambda s, x: torch.where(s > 0, x, s), lambda s, x: s + x.exp() * x])
+def test_a_captured_number_with_another_sign_has_its_gradient(tensors, random, modify):
+    """PyTorch hands operations below autograd a copy of such a tensor, which has no gradient."""
+    d_o = torch.randn(tensors[0].shape, generator=random)
+    gradients = []
+    for number in (torch._neg_view(torch.tensor(-1.5)), torch.tensor(1.5)):
+        leaf = number.detach().requires_grad_()
+        o = flex_attention(*tensors, lambda s, b, h, i, j, leaf=leaf: modify(s, leaf))
+        gradients += torch.autograd.grad(o, leaf, d_o)
+    assert gradients[1] != 0
+    torch.testing.assert_close(*gradients)
+
+
 _number = 1
 
 

@@ -88,8 +88,13 @@ class Functions(TorchFunctionMode):
         map_tensors(self._tracer.look_inside, result)
         return result
 
+    def _resolved(self, tensor):
+        """The tensor without a negative bit. Operations that PyTorch resolves it for get a copy, which has lost its gradient below autograd."""
+        return self._on_captured(torch.Tensor.resolve_neg, (tensor,), {}) if tensor.is_neg() else tensor
+
     def _on_placeholders(self, function, arguments, options):
         name = getattr(function, "__name__", "")
+        arguments, options = (map_tensors(self._resolved, each) for each in (arguments, options))
         cuts_gradients = self._with_gradients and not torch.is_grad_enabled()
         with gradients_enabled(False), self._tracer.without_gradients(cuts_gradients):
             if function is torch.Tensor.__getitem__:
