@@ -9,6 +9,7 @@
 #include "scoremod/error.hpp"
 
 #include "blas_reference.hpp"
+#include "new_sizes.hpp"
 #include "output_file.hpp"
 #include "peak_memory.hpp"
 #include "performance_targets.hpp"
@@ -26,6 +27,7 @@ struct Arguments {
   bool no_memory = false;
   std::int64_t peak_memory_child = 0;
   std::string device;
+  std::string new_sizes;
   std::string predictions = "bench/results/prediction.json";
 };
 
@@ -88,6 +90,10 @@ int run(Arguments& arguments) {
     return 0;
   }
   if (!arguments.device.empty()) return build_references(arguments);
+  if (!arguments.new_sizes.empty()) {
+    std::cout << measure_new_sizes(arguments.new_sizes).dump() << '\n';
+    return 0;
+  }
   measure::BenchmarkArguments& benchmark = arguments.benchmark;
   if (!benchmark.out.empty()) input::expect_writable(benchmark.out);
   const int threads = benchmark.measurement.compile.threads;
@@ -129,6 +135,9 @@ int main(int argc, char** argv) {
   app.add_flag("--no-memory", arguments.no_memory, "Leave out the measurement of memory");
   app.add_option("--build-references", arguments.device,
                  "Only build the references of cuDNN, for the device with the properties in this file");
+  app.add_option("--time-new-sizes", arguments.new_sizes,
+                 "Only measure the host's time of sizes that are new to an open attention, in this memory")
+      ->check(CLI::IsMember({"cuda", "host"}));
   app.add_option("--predictions", arguments.predictions,
                  "On a device: predicted times to compare with what was found; empty for none")
       ->capture_default_str();

@@ -1,7 +1,7 @@
 """Measures the host time of eager calls: flex_attention of scoremod beside PyTorch's scaled_dot_product_attention, at known and at new sizes.
 It measures generation with a growing cache, too.
 
-usage: host_times.py REPORT.json [--device cuda|cpu] [--machine TEXT] [--commit TEXT] [--tokens N]
+usage: host_times.py REPORT.json [--device cuda|cpu] [--bench PROGRAM] [--machine TEXT] [--commit TEXT] [--tokens N]
 
 A call's time is that of the host alone: on a GPU calls are enqueued, twenty at a time, and the device is waited for between. On the CPU
 tensors are tiny, so that little of a call's time is arithmetic. Each number is the median of --repeats (30) such rounds, in microseconds; all cases take turns. `new_sizes` are calls whose number of keys no call had before, and `new_tensors` those whose tensors alone are new.
@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import time
 from pathlib import Path
 
@@ -166,46 +167,10 @@ def new_tensors():
 
 
 def c_interface():
-    """Microseconds of scoremod_attention_at, which gives the attention of a call's sizes, through ctypes: of known sizes and of new ones."""
-    import ctypes
-
-    from scoremod import library
-
-    class Sizes(ctypes.Structure):
-        _fields_ = [("struct_size", ctypes.c_size_t), *[(name, ctypes.c_int64) for name in ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "tokens_q", "tokens_kv", "blocks", "blocks_per_sequence")],
-                    *[(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "d_o", "dq", "dk", "dv", "operands")], ("operand_count", ctypes.c_size_t)]  # fmt: skip
-
-    loaded, handle, message = library.load(), ctypes.c_void_p(), ctypes.c_void_p()
-    options = library.CompileOptions(memory=b"cuda" if ARGUMENTS.device == "cuda" else b"host")
-    at, destroy = loaded.scoremod_attention_at, loaded.scoremod_attention_destroy
-    at.argtypes = [ctypes.c_void_p] * 4
-    found = {}
-    programs = {
-        "decode": (1, "value = score"),
-        "capped decode": (1, "value = 30.0 * tanh(score / 30.0)"),
-        "causal prefill": (128, "value = score; keep = kv_idx <= q_idx"),
-    }
-    for name, (queries, program) in programs.items():
-        problem = {"batch": None, "heads_q": HEADS, "heads_kv": HEADS_KV, "seq_q": None, "seq_kv": None, "dim_qk": DIM, "dtype": "bf16" if ARGUMENTS.device == "cuda" else "f32", "program": program}  # fmt: skip
-        library.call("scoremod_attention_get", json.dumps(problem).encode(), options, ctypes.byref(handle))
-        sizes = Sizes(struct_size=ctypes.sizeof(Sizes), batch=BATCH, seq_q=queries, seq_kv=KEYS)
-
-        def one(keys):
-            sizes.seq_kv = keys
-            made = ctypes.c_void_p()
-            start = time.perf_counter()
-            status = at(handle.value, ctypes.addressof(sizes), ctypes.addressof(made), ctypes.addressof(message))
-            spent = time.perf_counter() - start
-            if status:
-                library.raise_error("scoremod_attention_at", status, message)
-            destroy(made)
-            return 1e6 * spent
-
-        one(KEYS)
-        new = [one(KEYS + i) for i in range(1, 300)]
-        known = [one(KEYS + i) for i in range(1, 300)]
-        found[name] = {"new": round(statistics.median(new), 2), "known": round(statistics.median(known), 2), "slowest_new": round(max(new), 2)}
-    return found
+    """Microseconds of scoremod_attention_at, which gives the attention of a call's sizes, called from C: of known sizes and of new ones."""
+    memory = "cuda" if ARGUMENTS.device == "cuda" else "host"
+    done = subprocess.run([ARGUMENTS.bench, "--time-new-sizes", memory], capture_output=True, text=True, check=True)
+    return {name: {kind: round(time, 2) for kind, time in times.items()} for name, times in json.loads(done.stdout).items()}
 
 
 class Layer(torch.nn.Module):
@@ -377,6 +342,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("report")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cuda", "cpu"))
+    parser.add_argument("--bench", default="build/release/bin/scoremod_bench", help="the program that calls the C interface")
     parser.add_argument("--machine", default="")
     parser.add_argument("--commit", default=os.environ.get("SCOREMOD_COMMIT", "unknown"))
     parser.add_argument("--tokens", type=int, default=200)

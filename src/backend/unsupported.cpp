@@ -101,6 +101,7 @@ void object_to_places(const AttentionProblem& problem, std::vector<UnsupportedRe
 }
 
 void object_to_block_scales(const AttentionProblem& problem, std::vector<UnsupportedReason>& reasons) {
+  if (!problem::has_block_scales(problem)) return;
   for (const problem::TensorRole role : {problem::TensorRole::kQ, problem::TensorRole::kK, problem::TensorRole::kV}) {
     const char* name = problem::descale_of(role);
     if (problem::has_block_scales(problem, name))

@@ -46,7 +46,7 @@ std::optional<DType> parse_dtype(std::string_view name) {
 
 bool is_floating(DType dtype) { return info(dtype).floating; }
 
-bool is_float8(DType dtype) { return info(dtype).floating && info(dtype).bytes == 1; }
+bool is_float8(DType dtype) { return dtype == DType::kE4M3 || dtype == DType::kE5M2; }
 
 double read_element(DType dtype, const void* element) { return load_element<double>(element, dtype, 0); }
 

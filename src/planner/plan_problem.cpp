@@ -153,7 +153,6 @@ std::optional<PlansLike> plan_like(const Considered& forward, const Considered* 
   // Plans are loaded into it.
   const auto context = context_here(memory);
   if (!context) return std::nullopt;
-  const auto planning = memory.enter_planning();
   const std::size_t most = most_workspace(options, memory.kind());
   const auto plan_of = [&](const Considered& chosen) -> std::optional<backend::ExecutablePlan> {
     auto plan =

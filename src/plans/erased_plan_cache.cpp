@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <sys/types.h>
-#include <unistd.h>
 #include <utility>
 #include <vector>
 
 #include "base/fail.hpp"
+#include "base/process_id.hpp"
 
 namespace scoremod {
 namespace plans {
@@ -48,7 +48,7 @@ struct ErasedPlanCache::Entry {
   const Bytes bytes;
   const HashedKey key;  ///< of `bytes`
   const std::thread::id builder;
-  const pid_t process = ::getpid();  ///< a forked child has none of its parent's builders
+  const pid_t process = process_id();  ///< a forked child has none of its parent's builders
   bool finished = false;
   ErasedPlan value;
   std::exception_ptr failure;
@@ -74,7 +74,7 @@ ErasedPlan ErasedPlanCache::get(const Bytes& key, const Build& build) {
   const HashedKey hashed(key);
   std::unique_lock lock(mutex_);
   auto found = entries_.find(hashed);
-  if (found != entries_.end() && !found->second->finished && found->second->process != ::getpid()) {
+  if (found != entries_.end() && !found->second->finished && found->second->process != process_id()) {
     entries_.erase(found);
     found = entries_.end();
   }

@@ -13,6 +13,7 @@
 #include "planner/plan_problem.hpp"
 #include "problem/empty_sizes.hpp"
 #include "problem/implied_operands.hpp"
+#include "problem/validate_sizes.hpp"
 #include "runtime/attention_shared.hpp"
 #include "runtime/call_tensors.hpp"
 #include "runtime/empty_calls.hpp"
@@ -116,34 +117,35 @@ std::optional<int> device_of(const CompileOptions& options, const planner::Selec
   }
 }
 
-/// The plans of what was the fastest at about these sizes on this device; nothing where these sizes want others.
-std::optional<runtime::RunningPlans> plans_like(const runtime::Fastest& fastest,
-                                                const compiler::CompiledProblem& problem, const CompileOptions& options,
-                                                int device) {
+/// The plans of what was the fastest at about these sizes on this device; null where these sizes want others.
+std::unique_ptr<runtime::RunningPlans> plans_like(const runtime::Fastest& fastest,
+                                                  const compiler::CompiledProblem& problem,
+                                                  const CompileOptions& options, int device) {
   const planner::Considered& forward = *fastest.forward;
   auto like = planner::plan_like(forward, fastest.backward.get(), problem, options, *fastest.device);
-  if (!like) return std::nullopt;
-  runtime::RunningPlans plans;
-  plans.backend = forward.engine->name();
-  if (fastest.backward) plans.backward_backend = fastest.backward->engine->name();
-  plans.forward = std::move(like->forward);
-  plans.backward = std::move(like->backward);
-  plans.memory = &forward.engine->memory();
-  plans.device = device;
-  plans.context = std::move(like->context);
-  plans.candidates = {fastest.forward, fastest.backward};
+  if (!like) return nullptr;
+  auto plans = std::make_unique<runtime::RunningPlans>();
+  plans->backend = forward.engine->name();
+  if (fastest.backward) plans->backward_backend = fastest.backward->engine->name();
+  plans->forward = std::move(like->forward);
+  plans->backward = std::move(like->backward);
+  plans->memory = &forward.engine->memory();
+  plans->device = device;
+  plans->context = std::move(like->context);
+  plans->candidates = {fastest.forward, fastest.backward};
   return plans;
 }
 
-/// Plans that run at once; none where nothing is ready.
+/// Plans that run at once; null where nothing is ready.
 struct ReadyPlans {
-  std::optional<runtime::RunningPlans> plans;
+  std::unique_ptr<runtime::RunningPlans> plans;
   bool serves = false;  ///< until a faster one is built
 };
 
 ReadyPlans ready_plans(const std::optional<planner::PlannedProblem>& planned) {
   if (!planned) return {};
-  return {runtime::running_plans(*planned), planned->prepared.left_for_later()};
+  return {std::make_unique<runtime::RunningPlans>(runtime::running_plans(*planned)),
+          planned->prepared.left_for_later()};
 }
 
 /// The plans of all that may run it, or of what was the fastest at about these sizes.
@@ -173,14 +175,14 @@ ReadyPlans ready_plans(const compiler::CompiledProblem& problem, const CompileOp
 }
 
 /// The fastest plans, built and verified.
-runtime::RunningPlans awaited_plans(const compiler::CompiledProblem& problem, const CompileOptions& options,
-                                    const planner::Selection& selection, bool may_serve,
-                                    const runtime::KnownStructure& known) {
+std::unique_ptr<runtime::RunningPlans> awaited_plans(const compiler::CompiledProblem& problem,
+                                                     const CompileOptions& options, const planner::Selection& selection,
+                                                     bool may_serve, const runtime::KnownStructure& known) {
   const auto planned = planner::plan_problem(problem, options, planner::Level::kVerified, selection);
   // If two sizes of a structure waited, it will have more.
   if (may_serve && ++known.waits == 2) runtime::plan_for_all_sizes(problem, options, planned);
   if (!planned.prepared.runs_forward()) fail_no_backend(planned);
-  return runtime::running_plans(planned);
+  return std::make_unique<runtime::RunningPlans>(runtime::running_plans(planned));
 }
 
 /// A captured graph replays at any time, and nobody says when it is destroyed: its plans stay until the process ends.
@@ -196,12 +198,12 @@ void keep_for_replays(std::shared_ptr<const backend::Plan> plan) {
 struct Attention::State {
   AttentionProblem problem;
   bool is_empty = false;  ///< no backend runs its calls; the plans are those of its twin
-  runtime::RunningPlans served;
+  std::unique_ptr<const runtime::RunningPlans> served;
   std::shared_ptr<runtime::LaterPlans> later;  ///< null if nothing is built in the background
 
   const runtime::RunningPlans& running() const {
     const runtime::RunningPlans* faster = later == nullptr ? nullptr : later->ready();
-    return faster == nullptr ? served : *faster;
+    return faster == nullptr ? *served : *faster;
   }
   /// Selects the plan for a call with this workspace: its size may have been asked for before there were faster plans.
   template <class Plan>
@@ -210,7 +212,7 @@ struct Attention::State {
     if (later != nullptr) later->count_call();
     const std::shared_ptr<const Plan>& plan = running().*direction;
     const bool is_too_small = workspace.data != nullptr && workspace.bytes < plan->workspace_bytes();
-    return is_too_small ? served.*direction : plan;
+    return is_too_small ? (*served).*direction : plan;
   }
 };
 
@@ -230,14 +232,21 @@ Attention Attention::compile(const AttentionProblem& given, const CompileOptions
 Attention Attention::compile(AttentionProblem given, const CompileOptions& options, const Shared* known_for_all,
                              int known_device) {
   return runtime::with_memory("compile", [&] {
-    const TimedStep step("attention");
+    std::optional<TimedStep> step;
+    if (known_for_all == nullptr) step.emplace("attention");
     std::optional<AttentionProblem> twin;
     if (problem::is_empty(given)) twin = problem::nonempty_twin(given);
     AttentionProblem& problem = twin ? *twin : given;
-    const auto known = runtime::known_structure(problem, options);
+    std::shared_ptr<const runtime::KnownStructure> known;
+    if (known_for_all != nullptr) known = known_for_all->structure;
+    if (known != nullptr)
+      problem::validate_at_sizes(problem);
+    else
+      known = runtime::known_structure(problem, options);
     std::optional<Shared> own;  // an invalid problem is refused before options are
-    if (known_for_all == nullptr) own = Shared{planner::select(options), runtime::serves_new_sizes(problem, options)};
-    const auto& [selection, serves] = own ? *own : *known_for_all;
+    if (known_for_all == nullptr)
+      own = Shared{known, planner::select(options), runtime::serves_new_sizes(problem, options)};
+    const auto& [structure, selection, serves] = own ? *own : *known_for_all;
     std::optional<int> device = known_device;
     // A plan that has to be awaited asks for its device there.
     if (own) device = serves ? device_of(options, selection) : std::nullopt;
@@ -248,8 +257,8 @@ Attention Attention::compile(AttentionProblem given, const CompileOptions& optio
     if (!ready.plans) ready.plans = awaited_plans(compiled, options, selection, serves, *known);
     auto state = std::make_unique<State>();
     state->is_empty = twin.has_value();
-    state->served = std::move(*ready.plans);
-    if (ready.serves) state->later = std::make_shared<runtime::LaterPlans>(compiled, options, state->served);
+    if (ready.serves) state->later = std::make_shared<runtime::LaterPlans>(compiled, options, *ready.plans);
+    state->served = std::move(ready.plans);
     // It has the specs of fields' operands, but not the sizes of an empty call.
     if (twin)
       state->problem = problem::with_implied_specs(given);
@@ -272,9 +281,9 @@ const AttentionProblem& Attention::problem() const { return state().problem; }
 const std::string& Attention::backend() const { return state().running().backend; }
 const std::string& Attention::backward_backend() const { return state().running().backward_backend; }
 const std::vector<UnsupportedReason>& Attention::backward_reasons() const { return state().running().backward_reasons; }
-int Attention::device() const { return state().served.device; }
-MemoryKind Attention::memory() const { return state().served.memory->kind(); }
-std::size_t Attention::alignment() const { return state().served.memory->alignment(); }
+int Attention::device() const { return state().served->device; }
+MemoryKind Attention::memory() const { return state().served->memory->kind(); }
+std::size_t Attention::alignment() const { return state().served->memory->alignment(); }
 std::size_t Attention::forward_workspace_bytes() const {
   return state().is_empty ? 0 : state().running().forward->workspace_bytes();
 }
@@ -287,8 +296,8 @@ std::size_t Attention::backward_workspace_bytes() const {
 void Attention::forward(const ForwardArgs& args, Buffer workspace) const {
   runtime::with_memory("forward", [&] {
     const State& own = state();
-    const backend::MemorySpace& memory = *own.served.memory;
-    const backend::DeviceScope current(memory, own.served.device);
+    const backend::MemorySpace& memory = *own.served->memory;
+    const backend::DeviceScope current(memory, own.served->device);
     if (own.is_empty) return runtime::run_empty(own.problem, args, workspace, memory);
     const auto& plan = own.plan_for(&runtime::RunningPlans::forward, workspace);
     const std::size_t bytes = plan->workspace_bytes();
@@ -301,14 +310,14 @@ void Attention::forward(const ForwardArgs& args, Buffer workspace) const {
 
 void Attention::backward(const BackwardArgs& args, Buffer workspace) const {
   const State& own = state();
-  const runtime::RunningPlans& served = own.served;
+  const runtime::RunningPlans& served = *own.served;
   if (served.backward == nullptr && !served.backward_reasons.empty()) fail_no_backward(served.backward_reasons);
   if (served.backward == nullptr) {
     fail_argument("this problem was compiled for the forward only: set its field backward before it is compiled");
   }
   runtime::with_memory("backward", [&] {
-    const backend::MemorySpace& memory = *own.served.memory;
-    const backend::DeviceScope current(memory, own.served.device);
+    const backend::MemorySpace& memory = *own.served->memory;
+    const backend::DeviceScope current(memory, own.served->device);
     if (own.is_empty) return runtime::run_empty(own.problem, args, workspace, memory);
     const auto& plan = own.plan_for(&runtime::RunningPlans::backward, workspace);
     const std::size_t bytes = plan->workspace_bytes();

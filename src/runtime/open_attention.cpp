@@ -59,6 +59,11 @@ Bytes key_of(const Sizes& sizes, int device) {
   return key;
 }
 
+/// A gradient has a layout of its own once it has strides, and some tables' formats are in their shapes.
+bool may_change_structure(const Sizes& sizes) {
+  return sizes.d_o || sizes.dq || sizes.dk || sizes.dv || !sizes.operands.empty();
+}
+
 /// The options with what the environment says where they say nothing, which then no size asks again.
 CompileOptions resolved(CompileOptions options, const AttentionProblem& problem, MemoryKind memory) {
   options.new_sizes = runtime::serves_new_sizes(problem, options) ? NewSizes::kServe : NewSizes::kWait;
@@ -79,13 +84,13 @@ struct OpenAttention::State {
 };
 
 OpenAttention OpenAttention::compile(const AttentionProblem& problem, const CompileOptions& options) {
-  runtime::known_structure(problem::with_sizes(problem, problem::any_sizes(problem)), options);
+  auto structure = runtime::known_structure(problem::with_sizes(problem, problem::any_sizes(problem)), options);
   auto state = std::make_unique<State>();
   state->problem = problem;
   planner::Selection selection = planner::select(options);
   if (!options.device && !selection.backends.empty()) state->memory = &selection.backends.front()->memory();
   state->options = resolved(options, problem, selection.memory);
-  state->shared = {std::move(selection), state->options.new_sizes == NewSizes::kServe};
+  state->shared = {std::move(structure), std::move(selection), state->options.new_sizes == NewSizes::kServe};
   return OpenAttention(std::move(state));
 }
 
@@ -102,8 +107,14 @@ std::shared_ptr<const Attention> OpenAttention::at(const Sizes& sizes) const {
   const State& own = state();
   const int device = own.memory == nullptr ? own.options.device.value_or(0) : own.memory->current_device();
   const plans::ErasedPlan found = own.sizes.get(key_of(sizes, device), [&] {
+    std::optional<Attention::Shared> without_structure;
+    if (may_change_structure(sizes)) {
+      without_structure = own.shared;
+      without_structure->structure = nullptr;
+    }
+    const Attention::Shared& shared = without_structure ? *without_structure : own.shared;
     return plans::ErasedPlan{std::make_shared<const Attention>(Attention::compile(
-                                 problem::with_sizes(own.problem, sizes), own.options, &own.shared, device)),
+                                 problem::with_sizes(own.problem, sizes), own.options, &shared, device)),
                              0, ""};
   });
   return std::static_pointer_cast<const Attention>(found.plan);

@@ -70,6 +70,35 @@ TEST(OpenAttention, AllSizesAreOneCompile) {
   EXPECT_EQ(compile_counts().problems - before.problems, 1);
 }
 
+TEST(OpenAttention, SizesWithAnotherStructureAreCompiledAnew) {
+  clear_attention_cache();
+  const OpenAttention open = OpenAttention::compile(open_problem(), on_cpu());
+  const auto compiles = [](const OpenAttention& of, const Sizes& sizes) {
+    const CompileCounts before = compile_counts();
+    of.at(sizes);
+    return compile_counts().problems - before.problems;
+  };
+  Sizes strided = sizes_of(2, 5, 5);
+  strided.q = Strides{320, 80, 16, 1};
+  EXPECT_EQ(compiles(open, strided), 0);
+  // A gradient with strides has a layout of its own.
+  strided.dq = strided.q;
+  EXPECT_EQ(compiles(open, strided), 1);
+  // Kernels read caches with a scale for each row as they are, and none with a scale for each element.
+  const OpenAttention scaled = OpenAttention::compile(parse_problem(R"({
+      "batch": 1, "heads_q": 2, "seq_q": 3, "seq_kv": null, "dim_qk": 16, "dtype": "bf16", "dtype_kv": "e4m3",
+      "operands": [{"name": "descale_k", "shape": [1, 1, null, null]}, {"name": "descale_v", "shape": []}]})"),
+                                                      on_cpu());
+  Sizes sizes;
+  sizes.seq_kv = 5;
+  int more = 0;
+  for (const std::int64_t scales : {1, 16, 1}) {
+    sizes.operands = {{"descale_k", {1, 1, 5, scales}, {}}};
+    more += static_cast<int>(compiles(scaled, sizes));
+  }
+  EXPECT_EQ(more, 1);
+}
+
 TEST(KnownStructures, SupportExplainAndScalesCompileOnce) {
   clear_attention_cache();
   AttentionProblem problem = problem_at(open_problem(), sizes_of(2, 5, 9));

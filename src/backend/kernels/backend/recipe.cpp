@@ -48,6 +48,19 @@ std::vector<Compiled> compiled(const std::vector<std::string>& texts, int comput
   return made;
 }
 
+bool has_strides(const AttentionProblem& problem) {
+  const auto has = [](const std::optional<TensorLayout>& tensor) { return tensor && tensor->strides; };
+  return problem.q.strides || problem.k.strides || problem.v.strides || problem.o.strides || has(problem.d_o) ||
+         has(problem.dq) || has(problem.dk) || has(problem.dv);
+}
+
+/// Whether two problems of one structure, of which `other` has these branches, have the same.
+bool has_branches(const AttentionProblem& problem, const AttentionProblem& other, const Branches& branches) {
+  if (has_strides(problem) || has_strides(other)) return branches_of(problem) == branches;
+  // Each stride of a dense tensor is a multiple of its head dim, which is of the structure.
+  return (problem.heads_q == problem.heads_kv) == (other.heads_q == other.heads_kv);
+}
+
 }  // namespace
 
 Images::Images(std::span<const std::byte> bytes) {
@@ -109,7 +122,7 @@ BuildResult KernelsRecipe::build(const Target& target) const {
 std::optional<CallLayout> KernelsRecipe::layout_at_sizes_of(const compiler::CompiledProblem& problem,
                                                             const DeviceProperties& device) const {
   // Which gradients are summed beside dq, dk and dv hangs on the sizes.
-  if (!targets_.empty() || branches_of(problem.problem) != branches_) return std::nullopt;
+  if (!targets_.empty() || !has_branches(problem.problem, problem_.problem, branches_)) return std::nullopt;
   const Work work{problem, direction_, {}};
   if (!family_.objections(work, &device).empty()) return std::nullopt;
   std::shared_ptr<const Variant> same = variant_->at_sizes_of(work, device);

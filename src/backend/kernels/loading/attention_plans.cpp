@@ -14,6 +14,7 @@
 #include "backend/cuda/device/driver_call.hpp"
 #include "backend/cuda/device/own_stream.hpp"
 #include "backend/cuda/device/retirement.hpp"
+#include "backend/cuda/device/runtime_call.hpp"
 #include "backend/cuda/device/workspace_alignment.hpp"
 #include "backend/cuda/modules/kernel_module.hpp"
 #include "base/fail.hpp"
@@ -97,6 +98,7 @@ class LoadedKernels {
  private:
   void launch_once() {
     if (call_.launches_once().empty()) return;
+    const cuda::RelaxedCapture relaxed;
     once_ = std::make_shared<OwnedMemory>(cuda::cuda_memory(), call_.bytes_once());
     call_.set_memory_once(once_->data());
     ArgumentBytes argument = call_.arguments_once();
@@ -182,6 +184,8 @@ LoadedModules::~LoadedModules() {
 cuda::KernelModule::Kernel LoadedModules::kernel(const KernelLaunch& launch) {
   const std::scoped_lock lock(mutex_);
   Found& found = found_[launch.kernel];
+  if (found.kernel != nullptr && launch.shared_bytes <= found.shared_bytes) return found.kernel;
+  const cuda::RelaxedCapture relaxed;
   if (found.kernel == nullptr) found.kernel = find(launch.kernel);
   // Without asking, a kernel has 48 KB together with its static shared memory, of which a launch knows nothing (CUDA
   // C++ Programming Guide, "Shared Memory 9.x").

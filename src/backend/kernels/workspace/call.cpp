@@ -24,9 +24,12 @@ namespace {
 
 using problem::TensorRole;
 
+/// The elements of FP8 or of 16 bits that 16 bytes hold.
+std::int64_t word_of(DType dtype) { return is_float8(dtype) ? 16 : 8; }
+
 /// Whether copies of 16 bytes can take a tensor's rows, which have so many elements.
 bool has_aligned_rows(const device::TensorArgument& tensor, std::int64_t elements, DType dtype) {
-  const std::int64_t word = is_float8(dtype) ? 16 : 8;
+  const std::int64_t word = word_of(dtype);
   return tensor.dim == 1 && elements % word == 0 && tensor.batch % word == 0 && tensor.head % word == 0 &&
          tensor.row % word == 0 && reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
 }
@@ -172,7 +175,11 @@ device::TensorArgument copied_argument(const AttentionProblem& problem, std::uin
 }
 
 Branches branches_of(const AttentionProblem& problem) {
-  const auto aligned = [&](TensorRole role) { return dense_argument(problem, role, nullptr).aligned != 0; };
+  const auto aligned = [&](TensorRole role) {
+    if (problem::layout_of(problem, role).strides) return dense_argument(problem, role, nullptr).aligned != 0;
+    // Each stride of a dense layout is a multiple of a row.
+    return problem::shape_of(problem, role).dim % word_of(problem::dtype_of(problem, role)) == 0;
+  };
   const bool q = aligned(TensorRole::kQ), k = aligned(TensorRole::kK), v = aligned(TensorRole::kV),
              o = aligned(TensorRole::kO);
   // Each new size asks, and most gradients lie as their tensors do.

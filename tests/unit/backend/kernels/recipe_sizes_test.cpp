@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/kernels/backend/kernels_backend.hpp"
+#include "backend/kernels/workspace/call.hpp"
 #include "compiler/pipeline.hpp"
 #include "support/problem_for.hpp"
 #include "unit/backend/kernels/kernel_candidates.hpp"
@@ -101,6 +102,36 @@ TEST(RecipeSizes, AreThoseOfCandidatesPlannedAnew) {
       }
     }
   }
+}
+
+/// Strides of a tensor that lies in a larger one whose rows have so many elements more.
+Strides wider(const AttentionProblem& problem, std::int64_t more) {
+  const std::int64_t row = problem.dim_qk + more;
+  return {problem.seq_kv * problem.heads_kv * row, row, problem.heads_kv * row, 1};
+}
+
+TEST(RecipeSizes, AreNotOfOtherBranches) {
+  const AttentionProblem dense = sized("value = score", 2, 700, 1024);
+  AttentionProblem aligned = dense, unaligned = dense, alone = dense;
+  aligned.k.strides = wider(dense, 8);
+  unaligned.k.strides = wider(dense, 3);
+  alone.heads_kv = alone.heads_q;
+  const AttentionProblem* const kAll[]{&dense, &aligned, &unaligned, &alone};
+  for (const AttentionProblem* first : kAll) {
+    for (const Candidate& earlier : candidates_of(*first, Direction::kForward)) {
+      for (const AttentionProblem* other : kAll) {
+        const bool is_alike = kernels::branches_of(*first) == kernels::branches_of(*other);
+        const CompiledProblem problem = compiler::compile(*other);
+        const auto like = recipe_of(earlier.recipe).layout_at_sizes_of(problem, h200().device);
+        EXPECT_LE(like.has_value(), is_alike) << earlier.label;
+        EXPECT_GE(like.has_value(), first == other) << earlier.label;
+        expect_like(earlier, problem, Direction::kForward);
+      }
+    }
+  }
+  EXPECT_EQ(kernels::branches_of(dense), kernels::branches_of(aligned));
+  EXPECT_NE(kernels::branches_of(dense), kernels::branches_of(unaligned));
+  EXPECT_NE(kernels::branches_of(dense), kernels::branches_of(alone));
 }
 
 }  // namespace
