@@ -142,9 +142,9 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
 
   KernelFiles files(Direction direction) const override {
     if (direction == Direction::kForward) {
-      const ModuleFile persistent{"backend/kernels/hopper/persistent_forward.cuh"},
-          forward{"backend/kernels/hopper/forward.cuh", {"hopper_forward"}};
-      return {{}, {is_persistent() ? persistent : forward}};
+      return {
+          {},
+          {{"backend/kernels/hopper/forward.cuh", {is_persistent() ? "hopper_persistent_forward" : "hopper_forward"}}}};
     }
     constexpr const char *kRows = "backend/kernels/shared/row_terms.cuh",
                          *kKeys = "backend/kernels/hopper/backward_keys.cuh",
