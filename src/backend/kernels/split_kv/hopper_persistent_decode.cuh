@@ -6,7 +6,6 @@
 
 #include "backend/kernels/split_kv/hopper_decode.cuh"
 #include "backend/kernels/split_kv/key_shares.cuh"
-#include "backend/kernels/split_kv/whole_rows.cuh"
 
 static_assert(sizeof(OpenTile) <= kDecodeStorage.open_tile_bytes, "as storage.cuh has it");
 static_assert(kDecodeStorage.q_tile.bytes >= kThreads * (int)sizeof(long long), "sums of chunks lie there before");
