@@ -149,14 +149,10 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
     constexpr const char *kRows = "backend/kernels/shared/row_terms.cuh",
                          *kKeys = "backend/kernels/hopper/backward_keys.cuh",
                          *kFused = "backend/kernels/hopper/backward_fused.cuh",
-                         *kWide = "backend/kernels/hopper/backward_wide.cuh",
-                         *kPersistent = "backend/kernels/hopper/persistent_backward.cuh";
+                         *kWide = "backend/kernels/hopper/backward_wide.cuh";
     if (shape().fused)
       return {{{kRows, {"attention_backward_rows"}}, {kFused, {"hopper_write_queries"}}},
-              {{is_wide()         ? kWide
-                : is_persistent() ? kPersistent
-                                  : kFused,
-                {fused_kernel()}}}};
+              {{is_wide() ? kWide : kFused, {fused_kernel()}}}};
     KernelFiles files{{{kRows, {"attention_backward_rows"}}, {"backend/kernels/hopper/backward_queries.cuh"}},
                       {{kKeys, {"hopper_backward_keys"}}}};
     if (shape().separate_dv) files.large.push_back({kKeys, {"hopper_backward_values"}});
