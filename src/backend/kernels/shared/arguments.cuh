@@ -1,8 +1,6 @@
 // The argument of every attention kernel. One text for the kernels' compiler and for the host's, which fills it in.
 #pragma once
 
-#include "backend/cuda/compute/dropout_argument.cuh"
-
 /// The place_step of a ragged tensor. A paged one's is never negative, so that it tells ragged queries from paged keys.
 constexpr long long kOffsetsStep = -1;
 
@@ -28,6 +26,14 @@ struct OperandArgument {
   int extent[4];
   void* gradient;  ///< in the backward: laid out as the operand, or null where it is not wanted
   float* sums;     ///< of the gradient, see operand_gradients/tile_sums.cuh
+};
+
+/// DropoutMask's key and threshold (problem/dropout_mask.hpp), and the factor of a kept weight.
+struct DropoutArgument {
+  unsigned key[2], threshold;
+  float factor;
+  const unsigned* keys;   ///< the operand of dropout keys (problem/call_dropout.hpp), in place of `key`
+  long long batch, word;  ///< their distances in elements, of batches and of the words of one
 };
 
 /// The alignment makes the size a multiple of 16. If operands began elsewhere, ptxas 13.0 would leave the fused
