@@ -146,7 +146,7 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
           {},
           {{"backend/kernels/hopper/forward.cuh", {is_persistent() ? "hopper_persistent_forward" : "hopper_forward"}}}};
     }
-    constexpr const char *kRows = "backend/kernels/shared/row_terms.cuh",
+    constexpr const char *kRows = "backend/kernels/shared/derivative.cuh",
                          *kKeys = "backend/kernels/hopper/backward_keys.cuh",
                          *kFused = "backend/kernels/hopper/backward_fused.cuh",
                          *kWide = "backend/kernels/hopper/backward_wide.cuh";

@@ -45,7 +45,7 @@ struct alignas(16) AttentionArguments {
   TensorArgument copied;
   float* lse;             ///< [batch, heads_q, seq_q], or [tokens, heads_q]; null where none is wanted
   float* max_logit;       ///< likewise, where kMaxLogit
-  float* rows;            ///< backward: [batch, heads_q, seq_q rounded up to even, 2], see shared/row_terms.cuh
+  float* rows;            ///< backward: [batch, heads_q, seq_q rounded up to even, 2], see shared/derivative.cuh
   unsigned char* states;  ///< of tiles, see shared/tiles.cuh
   int* order;             ///< of rows of tiles, by their states, see mask/block_mask.cuh; null where it is their own
   float* parts;           ///< split-KV partials of decode kernels, see split_kv/partials.cuh

@@ -33,12 +33,6 @@ bool clamps_along(const Program& program, Axis axis) {
          });
 }
 
-/// Whether the program, but for what its operands are read at, computes with a query's or a key's index.
-bool computes_with_indices(const Program& program) {
-  return std::ranges::any_of(program.nodes(),
-                             [](const Node& node) { return node.op == Op::kQueryIdx || node.op == Op::kKeyIdx; });
-}
-
 const char* output_kind(const AttentionProblem& problem) {
   const DType output = problem.dtype_o.value_or(problem.dtype);
   if (output == DType::kF32) return "kFloatOutput";
@@ -79,9 +73,7 @@ void set_program(Holes& holes, const AttentionProblem& problem, const Program& p
       program.nodes()[program.value()].op == Op::kScore && mask.kind != MaskKnowledge::Kind::kScore;
   holes.set("clamps_queries", flag(clamps_along(program, Axis::kQuery)));
   holes.set("clamps_keys", flag(clamps_along(program, Axis::kKey)));
-  holes.set("computes_with_indices", flag(computes_with_indices(program)));
   holes.set("operands", std::max<std::size_t>(problem.program.operands().size(), 1));
-  holes.set("reads_operands", flag(!problem.program.operands().empty()));
   holes.set("score_is_value", flag(score_is_value));
 }
 
@@ -107,15 +99,6 @@ void set_shape(Holes& holes, const TileShape& shape, const KernelTraits& traits)
   holes.set("recomputed_delta", flag(traits.recomputed_delta));
 }
 
-void set_targets(Holes& holes, const OperandText& operands) {
-  holes.set("row_targets", operands.row_targets());
-  holes.set("key_targets", operands.key_targets());
-  holes.set("difference_targets", operands.difference_targets());
-  holes.set("table_reads", operands.table_reads());
-  holes.set("shared_targets", operands.shared_targets());
-  holes.set("targets", operands.targets());
-}
-
 void set_mask(Holes& holes, const MaskKnowledge& mask) {
   static constexpr std::array<const char*, 3> kKinds{"kBandMask", "kScoreMask", "kListedMask"};
   holes.set("mask_kind", kKinds[static_cast<std::size_t>(mask.kind)]);
@@ -129,13 +112,12 @@ void set_mask(Holes& holes, const MaskKnowledge& mask) {
 
 /// Fills the holes of shared/settings.cuh, the constants of a direction's kernels.
 void fill_settings(Holes& holes, const compiler::CompiledProblem& compiled, const TileShape& shape,
-                   const KernelTraits& traits, const MaskKnowledge& mask, const OperandText& operands) {
+                   const KernelTraits& traits, const MaskKnowledge& mask) {
   set_problem(holes, compiled.problem);
   set_program(holes, compiled.problem, compiled.forward.program, mask);
   set_shape(holes, shape, traits);
   holes.set("dim_v", value_dims(shape, compiled.problem.dim_v));
   holes.set("all_dim_v", compiled.problem.dim_v);
-  set_targets(holes, operands);
   set_mask(holes, mask);
 }
 
@@ -145,7 +127,8 @@ using cuda::OperandSizes;
 using cuda::part;
 using cuda::ProgramSource;
 
-constexpr std::string_view kProgram = "backend/kernels/shared/program.cuh";
+constexpr std::string_view kProgram = "backend/kernels/shared/program.cuh",
+                           kDerivative = "backend/kernels/shared/derivative.cuh";
 
 /// The tables that a direction's kernels read. Decode kernels have rows of several heads in a tile, and kernels of
 /// gradients alone walk once, so these read none.
@@ -176,9 +159,9 @@ std::string forward_function(const AttentionProblem& problem, const Program& pro
 
 /// The text of the operand gradients at an element, at the end of its derivative.
 std::string gains_of(ProgramSource source, const Program& derivative, const OperandText& operands) {
-  return fill(part(file_text(kProgram), "gains"), {{"value", ProgramSource::variable(derivative.value())},
-                                                   {"gains_statements", operands.statements(source)},
-                                                   {"contributions", operands.contributions()}});
+  return fill(part(file_text(kDerivative), "gains"), {{"value", ProgramSource::variable(derivative.value())},
+                                                      {"gains_statements", operands.statements(source)},
+                                                      {"contributions", operands.contributions()}});
 }
 
 std::string backward_function(const AttentionProblem& problem, const Program& derivative, const OperandText& operands,
@@ -196,13 +179,13 @@ std::string backward_function(const AttentionProblem& problem, const Program& de
   if (has_gains) operands.statements(all);
   all.statements(std::span(&root->node, 1));
   forward = with_operands(all, forward);
-  return fill(part(file_text(kProgram), "backward"), {{"linkage", linkage(derivative)},
-                                                      {"gains", gains},
-                                                      {"forward_statements", forward},
-                                                      {"value", ProgramSource::variable(derivative.value())},
-                                                      {"keep", keep_variable(derivative)},
-                                                      {"statements", statements},
-                                                      {"d_score", ProgramSource::variable(root->node)}});
+  return fill(part(file_text(kDerivative), "backward"), {{"linkage", linkage(derivative)},
+                                                         {"gains", gains},
+                                                         {"forward_statements", forward},
+                                                         {"value", ProgramSource::variable(derivative.value())},
+                                                         {"keep", keep_variable(derivative)},
+                                                         {"statements", statements},
+                                                         {"d_score", ProgramSource::variable(root->node)}});
 }
 
 std::string sink_function(const AttentionProblem& problem) {
@@ -283,21 +266,35 @@ Bytes structure_of_program(const compiler::CompiledProblem& compiled, Direction 
   return out.written();
 }
 
-/// The function of a direction's program.
-void fill_program(Holes& holes, const Work& work, std::optional<std::uint32_t> copied, const OperandText& operands,
-                  const PositionTables& tables, Gains gains) {
+void fill_forward(Holes& holes, const Work& work, std::optional<std::uint32_t> copied, const PositionTables& tables) {
+  const compiler::CompiledProblem& compiled = work.problem;
+  CanonicalWriter structure;
+  structure.bytes(structure_of_program(compiled, work.direction, tables));
+  structure.integer(copied ? static_cast<std::int64_t>(*copied) : -1);
+  holes.set_program("forward", forward_function(compiled.problem, compiled.forward.program, tables, copied),
+                    structure.written());
+}
+
+/// Whether the program, but for what its operands are read at, computes with a query's or a key's index.
+bool computes_with_indices(const Program& program) {
+  return std::ranges::any_of(program.nodes(),
+                             [](const Node& node) { return node.op == Op::kQueryIdx || node.op == Op::kKeyIdx; });
+}
+
+/// Fills the holes of shared/derivative.cuh.
+void fill_backward(Holes& holes, const Work& work, std::optional<std::uint32_t> copied, const PositionTables& tables,
+                   Gains gains) {
   const auto& [compiled, direction, targets] = work;
+  const Program& derivative = compiled.backward->program;
+  const OperandText operands(compiled, targets);
+  operands.fill_targets(holes);
+  holes.set("computes_with_indices", flag(computes_with_indices(derivative)));
+  holes.set("reads_operands", flag(!compiled.problem.program.operands().empty()));
   CanonicalWriter structure;
   structure.bytes(structure_of_program(compiled, direction, tables));
   structure.integer(copied ? static_cast<std::int64_t>(*copied) : -1).bytes(operands.structure());
-  if (direction == Direction::kForward) {
-    holes.set_program("forward", forward_function(compiled.problem, compiled.forward.program, tables, copied),
-                      structure.written());
-    return holes.set("backward", "");
-  }
   holes.set("forward", "");
-  holes.set_program("backward",
-                    backward_function(compiled.problem, compiled.backward->program, operands, tables, copied, gains),
+  holes.set_program("backward", backward_function(compiled.problem, derivative, operands, tables, copied, gains),
                     structure.written());
 }
 
@@ -329,16 +326,17 @@ void fill_mask(Holes& holes, const compiler::CompiledProblem& compiled, Directio
 
 void fill_attention(Holes& holes, const Work& work, const TileShape& shape, const KernelTraits& traits, Gains gains) {
   const auto& [compiled, direction, targets] = work;
-  const OperandText operands(compiled, targets);
-  fill_settings(holes, compiled, shape, traits, mask_knowledge(compiled, direction), operands);
-  operands.fill_targets(holes);
+  fill_settings(holes, compiled, shape, traits, mask_knowledge(compiled, direction));
   holes.set("is_forward", flag(direction == Direction::kForward));
-  holes.set("packs_tiles", flag(packs_tiles(compiled.problem, operands.empty())));
+  holes.set("packs_tiles", flag(packs_tiles(compiled.problem, targets.empty())));
   holes.set("key_factors", key_factor_functions(compiled.problem));
   holes.set("sink", sink_function(compiled.problem));
   const PositionTables tables = tables_of(compiled, direction, traits.pack_gqa, gains);
   fill_tables(holes, compiled.problem, program_of(compiled, direction), tables);
-  fill_program(holes, work, traits.loaded_bias, operands, tables, gains);
+  if (direction == Direction::kForward)
+    fill_forward(holes, work, traits.loaded_bias, tables);
+  else
+    fill_backward(holes, work, traits.loaded_bias, tables, gains);
   fill_mask(holes, compiled, direction, traits.pack_gqa);
 }
 
