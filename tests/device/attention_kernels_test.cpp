@@ -14,7 +14,6 @@
 #include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/float8/family.hpp"
 #include "backend/kernels/hopper/family.hpp"
-#include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/split_kv/family.hpp"
 #include "base/element.hpp"

@@ -7,7 +7,6 @@
 #include "backend/cuda/float8/float8_candidates.hpp"
 #include "backend/cuda/modules/runtime_compiler.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
-#include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/portable/family.hpp"
 #include "backend/kernels/shared/tile_shape.hpp"
