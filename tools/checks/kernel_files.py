@@ -9,7 +9,7 @@ The second one counts the files between the planner's question for candidates an
 - Its device part is the include closure, within src, of hopper/forward.cuh.
 - Its host part is the include closure, within the folder, of backend/kernels_backend.cpp. With a header it has the .cpp files beside that
   header, which define what it declares, and their closure.
-- OTHERS are files that no forward's text or launch follows from: other families, gradients of operands, and predicted times.
+- OTHERS are files that make no part of a forward's text or launch: other families, gradients of operands, and models of time.
 --list prints the files.
 """
 
@@ -26,6 +26,7 @@ OTHERS = [
     f"{FOLDER}/portable/",
     f"{FOLDER}/split_kv/",
     f"{FOLDER}/operand_gradients/",
+    f"{FOLDER}/shared/tile_time.",
     f"{FOLDER}/backend/operand_kernels_backend.cpp",
 ]
 SUFFIXES = {".cpp", ".hpp", ".cuh"}

@@ -8,7 +8,7 @@
 
 #include "backend/device_properties.hpp"
 #include "backend/kernels/family.hpp"
-#include "backend/kernels/mask/mask.hpp"
+#include "backend/kernels/shared/tile_time.hpp"
 #include "backend/kernels/workspace/call.hpp"
 #include "backend/plan.hpp"
 #include "compiler/compiled_problem.hpp"
