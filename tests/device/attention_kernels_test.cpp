@@ -14,7 +14,7 @@
 #include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/float8/family.hpp"
 #include "backend/kernels/hopper/family.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/kernels/split_kv/family.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"

@@ -13,7 +13,7 @@
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/portable/family.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/kernels/split_kv/family.hpp"
 #include "backend/unsupported.hpp"
 #include "base/canonical_bytes.hpp"

@@ -9,7 +9,6 @@
 #include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/portable/family.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/unsupported.hpp"
 #include "base/canonical_bytes.hpp"

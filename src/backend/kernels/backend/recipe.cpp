@@ -24,7 +24,7 @@
 #include "backend/cuda/modules/kernel_module.hpp"
 #include "backend/cuda/modules/runtime_compiler.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/kernels/workspace/call.hpp"
 #include "base/fail.hpp"
 

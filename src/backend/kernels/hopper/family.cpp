@@ -8,7 +8,6 @@
 #include "backend/cuda/text/kernel_text.hpp"
 #include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/kernels/workspace/call.hpp"
 #include "base/canonical_bytes.hpp"

@@ -6,7 +6,6 @@
 
 #include "backend/few_rows.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 
 namespace scoremod::backend::kernels {

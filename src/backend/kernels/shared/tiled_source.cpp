@@ -7,7 +7,6 @@
 #include "backend/cuda/text/program_source.hpp"
 #include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/shared/tile_time.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/kernels/text/kernel_source.hpp"

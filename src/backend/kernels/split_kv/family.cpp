@@ -8,7 +8,6 @@
 
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/mask/mask.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/shared/tile_time.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/measured_at.hpp"
