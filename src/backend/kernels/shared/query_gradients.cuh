@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/kernels/shared/derivative.cuh"
-#include "backend/kernels/shared/storage.cuh"
+#include "backend/kernels/shared/memory.cuh"
 
 // The gradient of a relative-position table, whose indices follow from kv_idx - q_idx. Contributions are summed along
 // diagonals, in a fixed order and without atomics. A group of four warps has 64 rows of scores and walks over the

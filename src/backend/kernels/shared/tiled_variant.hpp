@@ -24,11 +24,6 @@
 
 namespace scoremod::backend::kernels {
 
-namespace device {
-using std::size_t;
-#include "backend/kernels/shared/storage.cuh"
-}  // namespace device
-
 /// How kernels that walk over tiles of scores cut a problem: the part that all families have. Each family's shape is
 /// derived from it.
 struct TileShape {
