@@ -96,7 +96,12 @@ PUBLIC_HEADERS = {
 EXCEPTIONS = {
     "src/backend/registry.cpp": ["backend/reference", "backend/cpu", "backend/cuda/operand_gradients", "backend/cudnn", "backend/kernels/backend"],
     "src/backend/kernels/backend/operand_kernels_backend.cpp": ["backend/kernels/portable"],
-    "src/backend/kernels/backend/kernels_backend.cpp": ["backend/kernels/float8", "backend/kernels/hopper", "backend/kernels/portable", "backend/kernels/split_kv"],
+    "src/backend/kernels/backend/kernels_backend.cpp": [
+        "backend/kernels/float8",
+        "backend/kernels/hopper",
+        "backend/kernels/portable",
+        "backend/kernels/split_kv",
+    ],
 }
 
 # Folders outside src/ whose files see the library only as users do.
