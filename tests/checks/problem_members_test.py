@@ -27,11 +27,15 @@ DECIDING = [
     "src/backend/reference/reference_backend.cpp",
     "src/backend/cpu/cpu_backend.cpp",
     "src/backend/cudnn/problem_rules.cpp",
-    "src/backend/kernels/shared/tile_shape.cpp",
+    "src/backend/kernels/shared/tiled_variant.cpp",
     "src/backend/cuda/operand_gradients/operand_gradient_rules.cpp",
 ]
 # Built only where cuDNN's headers are.
-OPTIONAL = {"src/backend/cudnn/problem_rules.cpp", "src/backend/kernels/shared/tile_shape.cpp", "src/backend/cuda/operand_gradients/operand_gradient_rules.cpp"}
+OPTIONAL = {
+    "src/backend/cudnn/problem_rules.cpp",
+    "src/backend/kernels/shared/tiled_variant.cpp",
+    "src/backend/cuda/operand_gradients/operand_gradient_rules.cpp",
+}
 
 TOPICS = ["Sequences", "TensorDTypes", "TensorLayouts", "SoftmaxOptions", "OutputOptions", "BackwardOptions", "ScoreProgram"]
 LAST_TOPIC = "                          ScoreProgram {\n"

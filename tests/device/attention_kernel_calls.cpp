@@ -4,8 +4,8 @@
 
 #include "backend/cuda/device/cuda_memory.hpp"
 #include "backend/cuda/modules/kernel_cache.hpp"
+#include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/hopper/family.hpp"
-#include "backend/kernels/loading/attention_plans.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"

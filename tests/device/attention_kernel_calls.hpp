@@ -14,7 +14,7 @@
 #include "backend/cuda/device/cuda_memory.hpp"
 #include "backend/cuda/device/device.hpp"
 #include "backend/cuda/device/own_stream.hpp"
-#include "backend/kernels/loading/attention_plans.hpp"
+#include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/plan.hpp"
 #include "compiler/compiled_problem.hpp"

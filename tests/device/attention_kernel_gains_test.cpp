@@ -8,7 +8,6 @@
 #include "backend/cuda/modules/kernel_cache.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/hopper/family.hpp"
-#include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "compiler/pipeline.hpp"
 #include "device/operand_gradient_case.hpp"

@@ -12,7 +12,6 @@
 #include "backend/cuda/modules/kernel_cache.hpp"
 #include "backend/cuda/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
-#include "backend/kernels/loading/attention_plans.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"

@@ -522,7 +522,7 @@ TEST_F(AttentionKernelsText, OfHopperFusedSumsOperandsGradientsInRegisters) {
   }
 }
 
-/// Programs that once needed more registers than ptxas had, before shared/settings.cuh chose how elements are
+/// Programs that once needed more registers than ptxas had, before shared/derivative.cuh chose how elements are
 /// computed.
 TEST_F(AttentionKernelsText, OfHopperFusedFitsWhateverTheProgramReads) {
   struct Case {

@@ -11,7 +11,7 @@
 
 #include "backend/cuda/device/own_stream.hpp"
 #include "backend/cuda/device/runtime_call.hpp"
-#include "backend/kernels/loading/attention_plans.hpp"
+#include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/split_kv/family.hpp"
 #include "base/concat.hpp"
 #include "base/element.hpp"

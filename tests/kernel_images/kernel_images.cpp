@@ -91,6 +91,35 @@ std::vector<Case> cases() {
                                  p.sink = Sink::kLearned;
                                  p.max_logit = true;
                                })},
+      {"decode_large_pages", changed(problem_of(kPlain),
+                                     [&](AttentionProblem& p) {
+                                       decode(p);
+                                       p.lengths.kv = true;
+                                       p.paged = PagedKeys{64, 600, 70};
+                                     })},
+      {"decode_float8_keys", changed(problem_of(kPlain),
+                                     [&](AttentionProblem& p) {
+                                       decode(p);
+                                       p.dtype_kv = DType::kE4M3;
+                                     })},
+      {"decode_d576_512", changed(problem_of(kPlain, 576, 512), decode)},
+      {"decode_varlen", changed(problem_of(kCausal),
+                                [&](AttentionProblem& p) {
+                                  decode(p);
+                                  p.tokens_kv = 6000;
+                                  p.k = p.v = {Layout::kTHD, {}};
+                                })},
+      {"plain_d512", changed(problem_of(kPlain, 512, 512), [](AttentionProblem& p) { p.backward = false; })},
+      {"float8", changed(problem_of(kCausal, 128, 128, DType::kE4M3),
+                         [](AttentionProblem& p) {
+                           p.backward = false;
+                           p.dtype_o = DType::kBF16;
+                         })},
+      {"score_mask", problem_of("value = score\nkeep = score > -2.0 & kv_idx <= q_idx", 64, 64)},
+      {"given_deltas",
+       changed(problem_of(kCausal), [](AttentionProblem& p) { p.given_deltas = p.index_offsets = true; })},
+      {"table_of_products", problem_of("table t: f32 rank 1\nvalue = score + t[(kv_idx * q_idx) % 33]", 64, 64)},
+      {"shared_bias", problem_of("operand bias: f32 [h, q_idx, kv_idx]\nvalue = score + bias", 64, 64)},
   };
 }
 

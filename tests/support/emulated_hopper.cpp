@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "backend/kernels/loading/attention_plans.hpp"
+#include "backend/kernels/backend/kernels_backend.hpp"
 
 namespace scoremod::test {
 namespace {

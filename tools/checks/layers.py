@@ -40,12 +40,11 @@ USES = {
     "backend/cuda/float8": ["backend/cuda/modules", "backend/cuda/text"],
     "backend/cuda/operand_gradients": ["backend/cuda/modules", "backend/cuda/text"],
     "backend/kernels": ["backend/cuda/compute", "backend/cuda/float8", "backend/cuda/operand_gradients"],
-    "backend/kernels/loading": ["backend/kernels"],
     "backend/kernels/float8": ["backend/kernels/hopper"],
     "backend/kernels/hopper": ["backend/kernels"],
     "backend/kernels/portable": ["backend/kernels"],
     "backend/kernels/split_kv": ["backend/kernels/hopper"],
-    "backend/kernels/backend": ["backend/kernels/loading"],
+    "backend/kernels/backend": ["backend/kernels"],
     "verification": ["backend/reference", "plans"],
     "backend/cudnn": ["backend/cuda/compute", "backend/cuda/float8", "backend/cuda/operand_gradients", "verification"],
     "planner": ["verification"],
@@ -97,7 +96,12 @@ PUBLIC_HEADERS = {
 EXCEPTIONS = {
     "src/backend/registry.cpp": ["backend/reference", "backend/cpu", "backend/cuda/operand_gradients", "backend/cudnn", "backend/kernels/backend"],
     "src/backend/kernels/backend/operand_kernels_backend.cpp": ["backend/kernels/portable"],
-    "src/backend/kernels/families.cpp": ["backend/kernels/float8", "backend/kernels/hopper", "backend/kernels/portable", "backend/kernels/split_kv"],
+    "src/backend/kernels/backend/kernels_backend.cpp": [
+        "backend/kernels/float8",
+        "backend/kernels/hopper",
+        "backend/kernels/portable",
+        "backend/kernels/split_kv",
+    ],
 }
 
 # Folders outside src/ whose files see the library only as users do.

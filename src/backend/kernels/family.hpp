@@ -15,7 +15,7 @@
 #include "base/canonical_bytes.hpp"
 #include "compiler/compiled_problem.hpp"
 
-// The seam between the planner and the families of kernels: backend.cpp knows the list of families and none of them.
+// The seam between the planner and the families of kernels: the backend lists the families, and knows no more of them.
 
 namespace scoremod::backend::kernels {
 
@@ -96,11 +96,8 @@ struct KernelFamily {
   ForwardRounding rounding = {};  ///< of its forwards
 };
 
-/// All families, in the order in which explain lists their candidates.
-std::vector<const KernelFamily*> families();
-
-/// Adds a family to families(), and its files to those of src, until it is destroyed. The library's own families stand
-/// in families.cpp; this is for one in a folder elsewhere, as tests have.
+/// Adds a family behind the library's own, and its files to those of src, until it is destroyed. The library's own ones
+/// stand in backend/kernels_backend.cpp; this is for one in a folder elsewhere, as tests have.
 class AddedFamily {
  public:
   AddedFamily(const KernelFamily& family, std::span<const cuda::KernelFile> files);

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/kernels/hopper/family.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/shared/tiled_variant.hpp"
 #include "check/random_problem.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/open_sizes.hpp"

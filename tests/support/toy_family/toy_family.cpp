@@ -2,7 +2,6 @@
 
 #include <string_view>
 
-#include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/kernels/hopper/family.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/kernels/split_kv/family.hpp"
 #include "base/concat.hpp"
 #include "base/element.hpp"

@@ -1,6 +1,7 @@
 #include "backend/kernels/backend/kernels_backend.hpp"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "backend/cuda/device/cuda_memory.hpp"
@@ -8,8 +9,12 @@
 #include "backend/cuda/device/workspace_alignment.hpp"
 #include "backend/cuda/float8/float8_candidates.hpp"
 #include "backend/kernels/family.hpp"
+#include "backend/kernels/float8/family.hpp"
+#include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/portable/family.hpp"
+#include "backend/kernels/shared/tiled_variant.hpp"
+#include "backend/kernels/split_kv/family.hpp"
 #include "backend/unsupported.hpp"
 #include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
@@ -23,6 +28,23 @@ using kernels::KernelFamily;
 using kernels::OperandSum;
 using kernels::OperandTarget;
 using kernels::Work;
+
+/// In the order in which explain lists their candidates.
+constexpr const KernelFamily* kFamilies[]{&kernels::kHopperFamily, &kernels::kFloat8Family, &kernels::kPortableFamily,
+                                          &kernels::kSplitKvFamily};
+
+std::mutex added_mutex;
+std::vector<const KernelFamily*>& added_families() {
+  static std::vector<const KernelFamily*> list;
+  return list;
+}
+
+std::vector<const KernelFamily*> all_families() {
+  std::vector<const KernelFamily*> list(std::begin(kFamilies), std::end(kFamilies));
+  const std::scoped_lock lock(added_mutex);
+  list.insert(list.end(), added_families().begin(), added_families().end());
+  return list;
+}
 
 /// To be raised when the same source is compiled to something else, or is given other arguments.
 constexpr int kRevision = 5;
@@ -144,7 +166,7 @@ class KernelsBackend final : public Backend {
     if (targets.empty() || !objections(problem, task, &target).empty()) return {};
     const Work work{problem, task.direction, targets};
     std::vector<UnsupportedReason> reasons;
-    const bool can = std::ranges::any_of(kernels::families(), [&](const KernelFamily* family) {
+    const bool can = std::ranges::any_of(all_families(), [&](const KernelFamily* family) {
       return family->objections(work, &target.device).empty() &&
              !family->variants(work, target.device, reasons).empty();
     });
@@ -154,7 +176,7 @@ class KernelsBackend final : public Backend {
 
  private:
   static std::vector<const KernelFamily*> families_for(const CompiledProblem& problem) {
-    std::vector<const KernelFamily*> families = kernels::families();
+    std::vector<const KernelFamily*> families = all_families();
     const bool float8 = is_float8(problem.problem.dtype);
     std::erase_if(families, [&](const KernelFamily* family) { return family->of_float8 != float8; });
     return families;
@@ -260,6 +282,22 @@ class KernelsBackend final : public Backend {
 };
 
 }  // namespace
+
+namespace kernels {
+
+AddedFamily::AddedFamily(const KernelFamily& family, std::span<const cuda::KernelFile> files) {
+  cuda::set_added_files(files);
+  const std::scoped_lock lock(added_mutex);
+  added_families().push_back(&family);
+}
+
+AddedFamily::~AddedFamily() {
+  const std::scoped_lock lock(added_mutex);
+  added_families().pop_back();
+  cuda::set_added_files({});
+}
+
+}  // namespace kernels
 
 const Backend& kernels_backend() {
   static const KernelsBackend backend;

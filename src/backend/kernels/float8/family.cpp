@@ -73,7 +73,7 @@ class Float8Variant final : public ShapedVariant<Float8Shape> {
   }
 
   KernelFiles files(Direction) const override {
-    return {{{"backend/kernels/float8/transposed_values.cuh", {"float8_transpose_values"}}},
+    return {{{"backend/kernels/float8/tiles.cuh", {"float8_transpose_values"}}},
             {{"backend/kernels/float8/forward.cuh", {"float8_forward"}}}};
   }
 

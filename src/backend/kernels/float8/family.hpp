@@ -7,7 +7,6 @@
 #include "scoremod/problem.hpp"
 
 #include "backend/kernels/family.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 
 namespace scoremod::backend::kernels {

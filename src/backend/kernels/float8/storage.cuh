@@ -1,4 +1,4 @@
-// Shared memory of the kernels with FP8 products, in the form that shared/storage.cuh describes.
+// Shared memory of the kernels with FP8 products, in the form that shared/memory.cuh describes.
 #pragma once
 
 #include "backend/kernels/hopper/storage.cuh"

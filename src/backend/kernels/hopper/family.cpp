@@ -8,7 +8,6 @@
 #include "backend/cuda/text/kernel_text.hpp"
 #include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/kernels/workspace/call.hpp"
 #include "base/canonical_bytes.hpp"
@@ -142,21 +141,17 @@ class HopperVariant final : public ShapedVariant<HopperShape> {
 
   KernelFiles files(Direction direction) const override {
     if (direction == Direction::kForward) {
-      const ModuleFile persistent{"backend/kernels/hopper/persistent_forward.cuh"},
-          forward{"backend/kernels/hopper/forward.cuh", {"hopper_forward"}};
-      return {{}, {is_persistent() ? persistent : forward}};
+      return {
+          {},
+          {{"backend/kernels/hopper/forward.cuh", {is_persistent() ? "hopper_persistent_forward" : "hopper_forward"}}}};
     }
-    constexpr const char *kRows = "backend/kernels/shared/row_terms.cuh",
+    constexpr const char *kRows = "backend/kernels/shared/derivative.cuh",
                          *kKeys = "backend/kernels/hopper/backward_keys.cuh",
                          *kFused = "backend/kernels/hopper/backward_fused.cuh",
-                         *kWide = "backend/kernels/hopper/backward_wide.cuh",
-                         *kPersistent = "backend/kernels/hopper/persistent_backward.cuh";
+                         *kWide = "backend/kernels/hopper/backward_wide.cuh";
     if (shape().fused)
       return {{{kRows, {"attention_backward_rows"}}, {kFused, {"hopper_write_queries"}}},
-              {{is_wide()         ? kWide
-                : is_persistent() ? kPersistent
-                                  : kFused,
-                {fused_kernel()}}}};
+              {{is_wide() ? kWide : kFused, {fused_kernel()}}}};
     KernelFiles files{{{kRows, {"attention_backward_rows"}}, {"backend/kernels/hopper/backward_queries.cuh"}},
                       {{kKeys, {"hopper_backward_keys"}}}};
     if (shape().separate_dv) files.large.push_back({kKeys, {"hopper_backward_values"}});

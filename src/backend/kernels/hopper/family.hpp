@@ -13,7 +13,6 @@
 
 #include "backend/kernels/family.hpp"
 #include "backend/kernels/mask/mask.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/kernels/text/kernel_source.hpp"
 #include "backend/plan.hpp"

@@ -1,7 +1,7 @@
-// Shared memory of the Hopper kernels, in the form that shared/storage.cuh describes.
+// Shared memory of the Hopper kernels, in the form that shared/memory.cuh describes.
 #pragma once
 
-#include "backend/kernels/shared/storage.cuh"
+#include "backend/kernels/shared/memory.cuh"
 
 constexpr int kBarrierBytes = 8;  // an mbarrier
 

@@ -225,18 +225,13 @@ SCOREMOD_FUNCTION void scheduler_begin() {
 SCOREMOD_FUNCTION void scheduler_wait() { meet(kTurns + own_group(), 2 * kGroup); }
 SCOREMOD_FUNCTION void scheduler_pass() { arrive_at(kTurns + (own_group() + 1) % kGroups, 2 * kGroup); }
 
-template <class Element>
-constexpr bool kIsHalf = false;
-template <>
-constexpr bool kIsHalf<Half> = true;
-
 // Stores rows below `end` of the accumulators times a factor of each row. They go through the warpgroup's rows of a
 // tile of kTileDim that no WGMMA reads any more, so that neighbouring threads write neighbouring words. An element of
 // another dtype goes to memory directly.
 template <int kDim, int kTileDim, class Element>
 SCOREMOD_FUNCTION void store_through_tile(const Sums<1, padded(kDim)>& sums, const float (&factors)[1][2],
                                           const RowsOf<Element>& to, Half* tile, int first, int end) {
-  if (!kIsHalf<Element>) return store_rows<kDim>(sums, factors, to, first, end);
+  if (!kSameType<Element, Half>) return store_rows<kDim>(sums, factors, to, first, end);
   constexpr int kRows = kWarps * 16, kAtOnce = blocks_of(kTileDim) * 64;
   constexpr int kWords = (padded(kDim) < kAtOnce ? padded(kDim) : kAtOnce) / 8;
   const int lane = threadIdx.x % 32;

@@ -9,7 +9,7 @@
 
 #include "backend/cuda/text/program_source.hpp"
 #include "backend/kernels/family.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/kernels/text/kernel_source.hpp"
 #include "backend/plan.hpp"
 #include "compiler/compiled_problem.hpp"
@@ -45,27 +45,20 @@ std::string diagonals_kernel(const OperandTarget& target);
 /// The kernels that write gradients from sums.
 inline constexpr std::string_view kTotalsFile = "backend/kernels/operand_gradients/totals.cuh";
 
-/// The parts of a text that operands' gradients put into it, in the order in which its holes number the targets. There
-/// may be no targets; the problem has a backward where there are some.
+/// The parts of a backward's text that operands' gradients put into it, in the order in which its holes number the
+/// targets. There may be no targets.
 class OperandText {
  public:
   OperandText(const compiler::CompiledProblem& compiled, std::span<const OperandTarget> targets);
 
-  /// Whether there are none, not even sinks.
-  bool empty() const { return targets_.empty(); }
-  /// The targets of rows, of keys, and all but sinks and those that nothing contributes to.
-  std::size_t row_targets() const;
-  std::size_t key_targets() const;
-  std::size_t difference_targets() const;
   /// One for each place where a table of OperandSum::kTable is read.
   std::size_t table_reads() const;
-  std::size_t shared_targets() const;
-  /// With one for each of these reads.
+  /// All but sinks and those that nothing contributes to, with one for each of these reads.
   std::size_t targets() const;
 
   /// The structure of texts that follow from the derivative and the targets; empty bytes without targets.
   Bytes structure() const;
-  /// Fills the holes of shared/program.cuh, which all kernels include.
+  /// Fills the holes of shared/derivative.cuh that say which targets there are.
   void fill_targets(Holes& holes) const;
   /// Fills the holes of kernels that sum operand gradients and do nothing else.
   void fill_tile_sums(Holes& holes) const;
@@ -80,7 +73,7 @@ class OperandText {
   std::vector<NodeId> adjoints() const;
 
  private:
-  bool is_large(std::size_t most) const { return derivative_->nodes().size() > most; }
+  bool is_large(std::size_t most) const { return derivative_.nodes().size() > most; }
   std::size_t count(OperandSum sum) const;
   std::string numbers(std::initializer_list<OperandSum> sums) const;
   /// Whether the operand has entries of its own for each index of this axis, in a call: a dimension of 1 has not.
@@ -103,7 +96,7 @@ class OperandText {
   std::string sink_store() const;
 
   const AttentionProblem& problem_;
-  const Program* derivative_;
+  const Program& derivative_;
   std::span<const OperandTarget> targets_;
 };
 

@@ -25,7 +25,7 @@ using cuda::ProgramSource;
 /// down once: NVRTC would take many seconds.
 constexpr std::size_t kMaxInlinedNodes = 60, kMaxTwiceNodes = 24;
 
-constexpr std::string_view kProgram = "backend/kernels/shared/program.cuh",
+constexpr std::string_view kDerivative = "backend/kernels/shared/derivative.cuh",
                            kElementGradients = "backend/kernels/operand_gradients/element_gradients.cuh";
 
 /// Whether attention_operand_total_I of exact sums writes a target's gradient.
@@ -39,14 +39,8 @@ constexpr std::array<const char*, kAxisCount> kIndexNames{"b", "h", "q", "kv"};
 }  // namespace
 
 OperandText::OperandText(const compiler::CompiledProblem& compiled, std::span<const OperandTarget> targets)
-    : problem_(compiled.problem),
-      derivative_(compiled.backward ? &compiled.backward->program : nullptr),
-      targets_(targets) {}
+    : problem_(compiled.problem), derivative_(compiled.backward->program), targets_(targets) {}
 
-std::size_t OperandText::row_targets() const { return count(OperandSum::kTotal) + count(OperandSum::kQueries); }
-std::size_t OperandText::key_targets() const { return count(OperandSum::kKeys); }
-std::size_t OperandText::difference_targets() const { return count(OperandSum::kDifference); }
-std::size_t OperandText::shared_targets() const { return count(OperandSum::kShared); }
 std::size_t OperandText::table_reads() const {
   std::size_t reads = 0;
   for (const OperandTarget& target : targets_)
@@ -54,14 +48,14 @@ std::size_t OperandText::table_reads() const {
   return reads;
 }
 std::size_t OperandText::targets() const {
-  return row_targets() + key_targets() + difference_targets() + table_reads() + shared_targets() +
-         count(OperandSum::kElement);
+  return count(OperandSum::kTotal) + count(OperandSum::kQueries) + count(OperandSum::kKeys) +
+         count(OperandSum::kDifference) + table_reads() + count(OperandSum::kShared) + count(OperandSum::kElement);
 }
 
 Bytes OperandText::structure() const {
   CanonicalWriter out;
   if (targets_.empty()) return out.written();
-  write_structure(out, *derivative_);
+  write_structure(out, derivative_);
   for (std::uint32_t i = 0; i < problem_.program.operands().size(); ++i)
     out.integer(static_cast<std::int64_t>(problem::spec_of(problem_, i).dtype));
   for (const OperandTarget& target : targets_)
@@ -70,6 +64,12 @@ Bytes OperandText::structure() const {
 }
 
 void OperandText::fill_targets(Holes& holes) const {
+  holes.set("row_targets", count(OperandSum::kTotal) + count(OperandSum::kQueries));
+  holes.set("key_targets", count(OperandSum::kKeys));
+  holes.set("difference_targets", count(OperandSum::kDifference));
+  holes.set("table_reads", table_reads());
+  holes.set("shared_targets", count(OperandSum::kShared));
+  holes.set("targets", targets());
   holes.set("row_operands", numbers({OperandSum::kTotal, OperandSum::kQueries}));
   holes.set("row_totals", concat((1ULL << count(OperandSum::kTotal)) - 1, "ull"));
   holes.set("key_operands", numbers({OperandSum::kKeys}));
@@ -79,8 +79,8 @@ void OperandText::fill_targets(Holes& holes) const {
 }
 
 void OperandText::fill_tile_sums(Holes& holes) const {
-  ProgramSource source(problem_, *derivative_, OperandSizes::kArguments);
-  std::string forward = source.statements(forward_nodes(*derivative_));
+  ProgramSource source(problem_, derivative_, OperandSizes::kArguments);
+  std::string forward = source.statements(forward_nodes(derivative_));
   const std::string read_at = entries(source), added = statements(source);
   forward = with_operands(source, forward);
   holes.set("always_masked", is_large(kMaxTwiceNodes) ? "true" : "false");
@@ -89,8 +89,8 @@ void OperandText::fill_tile_sums(Holes& holes) const {
                          {{"linkage", is_large(kMaxInlinedNodes) ? "SCOREMOD_OUT_OF_LINE" : "SCOREMOD_FUNCTION"},
                           {"entries", read_at},
                           {"forward_statements", forward},
-                          {"value", ProgramSource::variable(derivative_->value())},
-                          {"keep", keep_variable(*derivative_)},
+                          {"value", ProgramSource::variable(derivative_.value())},
+                          {"keep", keep_variable(derivative_)},
                           {"statements", added},
                           {"contributions", contributions()}}),
                     structure());
@@ -101,7 +101,7 @@ void OperandText::fill_tile_sums(Holes& holes) const {
 
 std::vector<const Root*> OperandText::roots_of(std::uint32_t operand) const {
   std::vector<const Root*> roots;
-  for (const Root& root : derivative_->roots())
+  for (const Root& root : derivative_.roots())
     if (root.kind == RootKind::kOperandAdjoint && root.operand == operand) roots.push_back(&root);
   return roots;
 }
@@ -228,9 +228,9 @@ void OperandText::fill_totals(Holes& holes) const {
 std::string OperandText::difference_total(const OperandTarget& target) const {
   const Root& root = *roots_of(target.operand).front();
   const std::span<const NodeId> indices = indices_of(root);
-  ProgramSource source(problem_, *derivative_, OperandSizes::kArguments);
+  ProgramSource source(problem_, derivative_, OperandSizes::kArguments);
   const std::string statements = source.statements(indices);
-  const std::vector<analysis::Dependence> on = analysis::dependences(*derivative_);
+  const std::vector<analysis::Dependence> on = analysis::dependences(derivative_);
   const bool by_batch = std::ranges::any_of(indices, [&](NodeId index) { return on[index].on(Axis::kBatch); });
   return fill(part(file_text(kTotalsFile), "diagonal_totals"), {{"add", diagonals_kernel(target)},
                                                                 {"operand", target.operand},
@@ -286,7 +286,7 @@ std::string OperandText::element_stores() const {
   for (const OperandTarget& target : targets_) {
     if (target.sum != OperandSum::kElement) continue;
     text +=
-        fill(part(file_text(kProgram), "stores"),
+        fill(part(file_text(kDerivative), "stores"),
              {{"operand", target.operand}, {"store", store(target)}, {"offset", offset(target)}, {"number", number++}});
   }
   return text;

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "backend/kernels/shared/key_gradients.cuh"
+#include "backend/kernels/shared/memory.cuh"
 #include "backend/kernels/shared/products.cuh"
 #include "backend/kernels/shared/query_gradients.cuh"
-#include "backend/kernels/shared/storage.cuh"
 
 // attention_backward_queries computes dq: one CTA for kQueries queries of one batch and head, which walks over the
 // tiles of keys in ascending order.

@@ -6,7 +6,6 @@
 
 #include "backend/few_rows.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 
 namespace scoremod::backend::kernels {
@@ -130,7 +129,7 @@ class PortableVariant final : public ShapedVariant<PortableShape> {
   KernelFiles files(Direction direction) const override {
     if (direction == Direction::kForward) return {{}, {{"backend/kernels/portable/forward.cuh"}}};
     constexpr const char* kBackward = "backend/kernels/portable/backward.cuh";
-    KernelFiles files{{{"backend/kernels/shared/row_terms.cuh", {"attention_backward_rows"}},
+    KernelFiles files{{{"backend/kernels/shared/derivative.cuh", {"attention_backward_rows"}},
                        {kBackward, {"attention_backward_queries"}}},
                       {{kBackward, {"attention_backward_keys"}}}};
     if (shape().separate_dv) files.large.push_back({kBackward, {"attention_backward_values"}});
@@ -221,7 +220,7 @@ KernelSource operand_source(const compiler::CompiledProblem& problem, std::span<
   const OperandText text(problem, targets);
   text.fill_tile_sums(source.holes);
   text.fill_totals(source.holes);
-  Module files{{"backend/kernels/shared/row_terms.cuh", {"attention_backward_rows"}},
+  Module files{{"backend/kernels/shared/derivative.cuh", {"attention_backward_rows"}},
                {"backend/kernels/operand_gradients/tile_sums.cuh"},
                {kTotalsFile}};
   const Module states = block_mask_files(problem, Direction::kBackward);

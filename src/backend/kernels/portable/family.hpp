@@ -8,7 +8,6 @@
 #include "scoremod/problem.hpp"
 
 #include "backend/kernels/family.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/kernels/text/kernel_source.hpp"
 #include "backend/kernels/workspace/call.hpp"

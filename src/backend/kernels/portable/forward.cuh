@@ -2,9 +2,9 @@
 // with the others over the tiles of keys with an online softmax.
 #pragma once
 
+#include "backend/kernels/shared/memory.cuh"
 #include "backend/kernels/shared/products.cuh"
 #include "backend/kernels/shared/softmax.cuh"
-#include "backend/kernels/shared/storage.cuh"
 
 SCOREMOD_KERNEL(kThreads, kBlocks) attention_forward(SCOREMOD_ARGUMENT p) {
   SCOREMOD_SHARED(shared);

@@ -1,7 +1,7 @@
 // The parts of dk and dv that are not MMAs: weights and gradients of a part of a tile's scores, and keys by plain sums.
 #pragma once
 
-#include "backend/kernels/shared/row_terms.cuh"
+#include "backend/kernels/shared/derivative.cuh"
 
 static_assert(kKeys == kWarps * 16, "a tile of keys is a block's");
 static_assert(kQueries % kStep == 0 && kStep % kPart == 0, "a tile of queries is a number of steps");

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "backend/cuda/text/program_prelude.cuh"
-#include "backend/kernels/shared/arguments.cuh"
+#include "backend/kernels/shared/memory.cuh"
 #include "backend/kernels/shared/settings.cuh"
 
 #define SCOREMOD_KERNEL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)

@@ -1,100 +1,9 @@
-// The program at one element, of the problem that the kernels are made for. Indices are local; those beyond the
-// problem's sizes are those of no element. Before it are the operands that the program has gradients of.
+// The program at one element, of the problem that the kernels are made for, and dropout of its weight. Indices are
+// local; those beyond the problem's sizes are those of no element.
 #pragma once
 
 #include "backend/cuda/text/program_prelude.cuh"
-#include "backend/kernels/shared/dropout.cuh"
 #include "backend/kernels/shared/tiles.cuh"
-
-// Operands whose gradients are summed by tiles of scores, and the places of their partial sums. Targets of rows and of
-// keys have them in `sums` of each operand. There is one for each batch, query head, and query, key or tile of queries
-// (if kFused, a warp's keys). operand_gradients/totals.cuh adds them up.
-
-// No array has no elements.
-constexpr int kMaxRowTargets = kRowTargets > 0 ? kRowTargets : 1, kMaxKeyTargets = kKeyTargets > 0 ? kKeyTargets : 1;
-constexpr int kMaxTargets = kTargets > 0 ? kTargets : 1;
-// Targets that are written once come last, and have no sums.
-constexpr int kFirstTableRead = kRowTargets + kKeyTargets + kDifferenceTargets;
-constexpr int kFirstSharedTarget = kFirstTableRead + kTableReads;
-constexpr int kFirstElementTarget = kFirstSharedTarget + kSharedTargets;
-constexpr int kElementTargets = kTargets - kFirstElementTarget;
-
-struct Contributions {
-  float of[kMaxTargets];
-};
-
-// Sums of a target of rows; of one that does not vary along queries they are of tiles.
-SCOREMOD_FUNCTION float* row_target_sums(const Arguments& p, int target) {
-  constexpr int kNumbers[] = {/*{row_operands}*/ 0 /*{}*/};
-  return p.operands[kNumbers[target]].sums;
-}
-SCOREMOD_FUNCTION constexpr bool row_target_is_total(int target) {
-  return (/*{row_totals}*/ 1ull /*{}*/ >> target & 1ull) != 0;
-}
-// How many of these there are for each batch and head.
-SCOREMOD_FUNCTION int totals_of_head(const AttentionArguments& call) {
-  return kFused ? call.key_tiles * kWarps : call.query_tiles;
-}
-SCOREMOD_FUNCTION float* key_target_sums(const Arguments& p, int target) {
-  constexpr int kNumbers[] = {/*{key_operands}*/ 0 /*{}*/};
-  return p.operands[kNumbers[target]].sums;
-}
-
-SCOREMOD_FUNCTION long long entries_of(const OperandArgument& operand, int rank) {
-  long long entries = 1;
-  for (int d = 0; d < rank; ++d) entries *= operand.extent[d];
-  return entries;
-}
-// The partial sums of a relative-position table, which lie behind the exact sums of its entries.
-SCOREMOD_FUNCTION float* difference_target_sums(const Arguments& p) {
-  const OperandArgument& operand = p.operands[/*{difference_operand}*/ 0 /*{}*/];
-  constexpr int kExactSumFloats = 26;  // 13 words
-  return operand.sums + entries_of(operand, /*{difference_rank}*/ 1 /*{}*/) * kExactSumFloats;
-}
-
-SCOREMOD_FUNCTION void store_f32(void* data, long long i, float value) { ((float*)data)[i] = value; }
-SCOREMOD_FUNCTION void store_f16(void* data, long long i, float value) {
-  ((unsigned short*)data)[i] = (unsigned short)f16_pair_of(value, 0.0f);
-}
-SCOREMOD_FUNCTION void store_bf16(void* data, long long i, float value) {
-  ((unsigned short*)data)[i] = (unsigned short)bf16_pair_of(value, 0.0f);
-}
-
-// The gradients of one element whose operands vary along queries and keys.
-struct ElementGains {
-  float of[kElementTargets > 0 ? kElementTargets : 1];
-};
-SCOREMOD_FUNCTION void store_element_gains(const Arguments& p, const ElementGains& gains, int b, int h, int q, int kv) {
-  if (q >= p.call.seq_q || kv >= p.call.seq_kv) return;
-  /*{stores}*/
-  if (p.operands[/*{operand}*/ 0 /*{}*/].gradient != nullptr)
-    /*{store}*/ store_f32 /*{}*/ (p.operands[/*{operand}*/ 0 /*{}*/].gradient, /*{offset}*/ 0 /*{}*/,
-                                  gains.of[/*{number}*/ 0 /*{}*/]);
-  /*{}*/
-}
-// They are zero where nobody walks: in a row's tile of keys that is empty. By all of a block's threads but producers.
-SCOREMOD_FUNCTION void clear_tile_gains(const Arguments& p, int b, int h, int query_tile, int key_tile) {
-  if ((int)threadIdx.x >= kThreads) return;
-  for (int i = threadIdx.x; i < kQueries * kKeys; i += kThreads)
-    store_element_gains(p, ElementGains{}, b, h, query_tile * kQueries + i / kKeys, key_tile * kKeys + i % kKeys);
-}
-SCOREMOD_FUNCTION void clear_empty_tiles(const Arguments& p, int b, int h, int query_tile) {
-  if (kElementTargets == 0) return;
-  for (int tile = 0; tile < p.call.key_tiles; ++tile)
-    if (state_of(p.call, b, h, query_tile, tile) == kEmptyTile) clear_tile_gains(p, b, h, query_tile, tile);
-}
-// clear_empty_tiles() for a column of tiles.
-SCOREMOD_FUNCTION void clear_empty_tiles_of_keys(const Arguments& p, int b, int h, int key_tile) {
-  if (kElementTargets == 0) return;
-  for (int tile = 0; tile < p.call.query_tiles; ++tile)
-    if (state_of(p.call, b, h, tile, key_tile) == kEmptyTile) clear_tile_gains(p, b, h, tile, key_tile);
-}
-
-// Adds a warp's sums of one kind over its threads.
-SCOREMOD_FUNCTION float sum_of_warp(float x) {
-  for (int distance = 1; distance < 32; distance *= 2) x += exchange(x, distance);
-  return x;
-}
 
 // Relative-position tables: the parts of a program that depend on h (and b) and kv_idx - q_idx alone. A table has every
 // difference that a tile may have. attention_differences fills it, and the attention kernels read it.
@@ -200,72 +109,6 @@ SCOREMOD_FUNCTION float sink_of(const Arguments& p, int h) {
 }
 /*{}*/
 
-/*{backward}*/
-// exp(x factor - lse), where `exponent` is row_terms()'s form of the LSE. With 16-bit tiles it is an exponent of 2,
-// which saves one product. With fp32 tiles it is the LSE, because only the rounding of the difference is small enough.
-SCOREMOD_FUNCTION float weight_of(float x, float factor, float exponent) {
-  return kFloatTiles ? exp2_of(multiply_add(x, factor, -exponent) * kLog2E)
-                     : exp2_of(multiply_add(x, factor * kLog2E, -exponent));
-}
-
-// Factors of the gradients of scores as they are made, and of sums over them. The scale belongs to one of the two. Sums
-// are fewer, but unscaled gradients might exceed f16's range.
-constexpr bool kScaledGradients = !kFloatTiles && !kBf16;
-SCOREMOD_FUNCTION float gradient_factor(const AttentionArguments& call) { return kScaledGradients ? call.scale : 1.0f; }
-SCOREMOD_FUNCTION float sum_factor(const AttentionArguments& call) { return kScaledGradients ? 1.0f : call.scale; }
-
-struct Differentiated {
-  float weight, gradient;  // exp(value - lse), before dropout; of the score, times gradient_factor()
-  bool kept;
-  // Operand gradients of one element, if they are summed here; all are 0 if it is not kept. `counted` is the weight,
-  // `centred` its gradient less the row's delta, and `upstream` their product. The first kRowTargets gains are those of
-  // rows and come from the weight alone, to be multiplied by `centred`.
-  float counted, centred, upstream, gains[kMaxTargets];
-};
-
-// Differentiates one element from the products of q and k, and of d_o and v, its dropout bit, and row_terms(). If not
-// kMasked and the score is the value, an element with a value of -inf yields nothing or a NaN. A NaN makes its row or
-// key be summed again. `copied` is as in value_of().
-template <bool kMasked, bool kCopied = false>
-/*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ Differentiated differentiate(const Arguments& p, float q_k, float product,
-                                                                    bool stays, float exponent, float delta, int b,
-                                                                    int h, int any_q, int any_kv, float copied = 0.0f) {
-  product = dropped(p.call, product, stays);
-  const float score = q_k * p.call.scale;
-  const int q = program_query(p.call, any_q), kv = kMasked ? program_key(p.call, any_kv) : any_kv;
-  const int offset_b = index_offset(p.call.offset_b), offset_h = index_offset(p.call.offset_h),
-            offset_q = index_offset(p.call.offset_q), offset_kv = index_offset(p.call.offset_kv);
-  /*{forward_statements}*/ const float value = score; /*{}*/
-  constexpr bool kSameQuery = kClampsQueries && kComparesClamped, kSameKey = kClampsKeys && kComparesClamped;
-  const bool kept = !kMasked || ((kScoreIsValue || /*{value}*/ value /*{}*/ != -infinity()) && exponent != infinity() &&
-                                 (kSameQuery ? q == any_q : any_q < p.call.seq_q) &&
-                                 (kSameKey ? kv == any_kv : any_kv < p.call.seq_kv) && /*{keep}*/ kv <= q /*{}*/);
-  if (kScoreIsValue) {
-    const float weight = weight_of(q_k, p.call.scale, exponent);
-    return {kept ? weight : 0.0f, kept ? weight * (product - delta) * gradient_factor(p.call) : 0.0f, kept};
-  }
-  const float weight = kept ? weight_of(/*{value}*/ value /*{}*/, 1.0f, exponent) : 0.0f;
-  const float upstream = kept ? weight * (product - delta) : 0.0f;
-  /*{statements}*/ const float d_score = upstream; /*{}*/
-  Differentiated element{weight, kept ? /*{d_score}*/ d_score /*{}*/ * gradient_factor(p.call) : 0.0f, kept};
-  /*{gains}*/
-  const bool counts = kMasked ? kept : /*{value}*/ value /*{}*/ != -infinity() && exponent != infinity();
-  const auto contributions = [&](float upstream) {
-    /*{gains_statements}*/ const float n1 = upstream * score; /*{}*/
-    return Contributions{{/*{contributions}*/ n1, n1, n1, n1, n1 /*{}*/}};
-  };
-  const Contributions of_weight = contributions(weight), of_upstream = contributions(upstream);
-  element.counted = weight;
-  element.centred = counts ? product - delta : 0.0f;
-  element.upstream = counts ? upstream : 0.0f;
-#pragma unroll
-  for (int t = 0; t < kTargets; ++t)
-    element.gains[t] = counts ? (t < kRowTargets ? of_weight : of_upstream).of[t] : 0.0f;
-  /*{}*/
-  return element;
-}
-/*{}*/
-
 /*{keeps}*/
 // The mask of an element, wherever its key lies.
 /*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ bool mask_keeps(const Arguments& p, int b, int h, int q, int kv) {
@@ -280,3 +123,170 @@ SCOREMOD_FUNCTION bool keeps(const Arguments& p, int b, int h, int q, int kv) {
   return mask_keeps(p, b, h, q, kv) && page;
 }
 /*{}*/
+
+// Dropout. One evaluation of Philox is for four neighbouring keys of a query, which several threads of a warp's tile
+// hold. Each of them makes some, and they exchange what came of it. Weights are left bit for bit as
+// problem/dropout_mask.hpp has it, of global indices.
+
+struct DropoutKey {
+  unsigned key[2], threshold;
+};
+
+// Philox4x32-10 of the counter (kv / 4, q, h, b): of bit i, whether the weight of the i-th of these four keys is left.
+SCOREMOD_FUNCTION unsigned four_stay(const DropoutKey& call, unsigned b, unsigned h, unsigned q, unsigned four) {
+  unsigned word0 = four, word1 = q, word2 = h, word3 = b, key0 = call.key[0], key1 = call.key[1];
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    const unsigned long long product0 = 0xD2511F53ull * word0, product1 = 0xCD9E8D57ull * word2;
+    word0 = (unsigned)(product1 >> 32) ^ word1 ^ key0;
+    word1 = (unsigned)product1;
+    word2 = (unsigned)(product0 >> 32) ^ word3 ^ key1;
+    word3 = (unsigned)product0;
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  return (word0 >= call.threshold ? 1u : 0u) | (word1 >= call.threshold ? 2u : 0u) |
+         (word2 >= call.threshold ? 4u : 0u) | (word3 >= call.threshold ? 8u : 0u);
+}
+SCOREMOD_FUNCTION bool one_stays(const DropoutKey& call, unsigned b, unsigned h, unsigned q, unsigned kv) {
+  return (four_stay(call, b, h, q, kv / 4u) >> kv % 4u & 1u) != 0;
+}
+
+// The places of a part's queries, or keys, in the whole sequence: DropoutPlaces of problem/call_dropout.hpp.
+struct DropoutPlaces {
+  unsigned first, tokens, step;
+
+  SCOREMOD_MEMBER unsigned at(unsigned i) const {
+    if (!kDropoutPlaces) return i;
+    return tokens == 0 ? first + i : first + i / tokens * step + i % tokens;
+  }
+  // Whether four neighbours from a multiple of four on are so in the whole, too.
+  SCOREMOD_MEMBER bool by_fours() const { return !kDropoutPlaces || (first | tokens | step) % 4u == 0; }
+};
+
+// The Philox key and index offsets of one batch.
+struct BatchDropout {
+  DropoutKey key;
+  unsigned b, first_h, offset_q, offset_kv;
+  DropoutPlaces queries = {}, keys = {};
+
+  SCOREMOD_MEMBER BatchDropout(const AttentionArguments& call, int batch)
+      : key{{call.dropout.key[0], call.dropout.key[1]}, call.dropout.threshold},
+        b((unsigned)batch + (unsigned)call.offset_b),
+        first_h((unsigned)call.offset_h),
+        offset_q((unsigned)call.offset_q),
+        offset_kv((unsigned)call.offset_kv) {
+    if (!kDropoutKeys) return;
+    const unsigned* words = call.dropout.keys + batch * call.dropout.batch;
+    key.key[0] = words[0];
+    key.key[1] = words[call.dropout.word];
+    b = words[2 * call.dropout.word];
+    first_h += words[3 * call.dropout.word];
+    if (!kDropoutPlaces) return;
+    queries = {words[4 * call.dropout.word], words[5 * call.dropout.word], words[6 * call.dropout.word]};
+    keys = {words[7 * call.dropout.word], words[8 * call.dropout.word], words[9 * call.dropout.word]};
+  }
+  // Whether four() is told a tile's keys.
+  SCOREMOD_MEMBER bool by_fours() const { return offset_kv % 4u == 0 && keys.by_fours(); }
+  SCOREMOD_MEMBER bool one(int h, int q, int kv) const {
+    return one_stays(key, b, (unsigned)h + first_h, queries.at((unsigned)q + offset_q),
+                     keys.at((unsigned)kv + offset_kv));
+  }
+  // The dropout bits of four neighbouring keys that share an evaluation.
+  SCOREMOD_MEMBER unsigned four(int h, int q, int first_kv) const {
+    return four_stay(key, b, (unsigned)h + first_h, queries.at((unsigned)q + offset_q),
+                     keys.at((unsigned)first_kv + offset_kv) / 4u);
+  }
+};
+
+SCOREMOD_FUNCTION bool weight_stays(const AttentionArguments& call, int b, int h, int q, int kv) {
+  return !kDropout || BatchDropout(call, b).one(h, q, kv);
+}
+
+// The dropout bits of 16 rows by kColumns keys, as Sums has them: bit 4 n + e is of at[.][n][e]. first_key is a
+// multiple of 8.
+template <int kColumns>
+SCOREMOD_FUNCTION unsigned rows_stay(const AttentionArguments& call, int b, int h, int first_row, int first_key) {
+  static_assert(kColumns <= 64, "four bits for each 8 columns");
+  if (!kDropout) return ~0u;
+  const BatchDropout dropout(call, b);
+  const int lane = threadIdx.x % 32;
+  unsigned bits = 0;
+  if (!dropout.by_fours()) {
+#pragma unroll 1
+    for (int i = 0; i < kColumns / 2; ++i) {
+      const RowOwner of = owner_of(call, h, first_row + i % 4 / 2 * 8 + lane / 4);
+      if (dropout.one(of.h, of.q, first_key + i / 4 * 8 + lane % 4 * 2 + i % 2)) bits |= 1u << i;
+    }
+    return bits;
+  }
+  const RowOwner of = owner_of(call, h, first_row + lane % 2 * 8 + lane / 4);
+  // Two threads have two keys each of both rows: one makes the four of the first row, the other of the second.
+#pragma unroll 2
+  for (int n = 0; n < kColumns / 8; ++n)
+    bits |= dropout.four(of.h, of.q, first_key + n * 8 + lane % 4 / 2 * 4) << (4 * n);
+  const unsigned others = exchange_bits(bits, 1);
+  const unsigned first = lane % 2 == 0 ? bits : others, second = lane % 2 == 0 ? others : bits;
+  const int own = lane % 2 * 2;
+  return (first >> own & 0x33333333u) | (second >> own & 0x33333333u) << 2;
+}
+
+// The dropout bits of 16 keys by kColumns queries, in the layout of rows_stay().
+template <int kColumns>
+SCOREMOD_FUNCTION unsigned columns_stay(const AttentionArguments& call, int b, int h, int first_query, int first_key) {
+  static_assert(kColumns <= 64, "four bits for each 8 columns");
+  if (!kDropout) return ~0u;
+  const BatchDropout dropout(call, b);
+  const int lane = threadIdx.x % 32;
+  unsigned bits = 0;
+  if (!dropout.by_fours()) {
+#pragma unroll 1
+    for (int i = 0; i < kColumns / 2; ++i) {
+      const int q = first_query + i / 4 * 8 + lane % 4 * 2 + i % 2, kv = first_key + i % 4 / 2 * 8 + lane / 4;
+      if (dropout.one(h, q, kv)) bits |= 1u << i;
+    }
+    return bits;
+  }
+  // Four threads have one of four keys each, of four elements: each makes one of these for all four keys.
+  const int own = lane / 4 % 4;
+#pragma unroll 2
+  for (int n = 0; n < kColumns / 8; ++n)
+    bits |= dropout.four(h, first_query + n * 8 + lane % 4 * 2 + own % 2, first_key + own / 2 * 8 + lane / 16 * 4)
+            << (4 * n);
+  unsigned all = 0;
+#pragma unroll
+  for (int distance = 0; distance < 4; ++distance) {
+    const unsigned from = distance == 0 ? bits : exchange_bits(bits, 4 * distance);
+    all |= (from >> own & 0x11111111u) << (own ^ distance);
+  }
+  return all;
+}
+
+// The bits of rows_stay() for rows of any length.
+template <int kColumns>
+struct RowsStay {
+  unsigned bits[(kColumns + 63) / 64];
+
+  SCOREMOD_MEMBER RowsStay(const AttentionArguments& call, int b, int h, int first_row, int first_key) {
+#pragma unroll
+    for (int i = 0; i < (kColumns + 63) / 64; ++i)
+      bits[i] = rows_stay < kColumns < 64 ? kColumns : 64 > (call, b, h, first_row, first_key + i * 64);
+  }
+  SCOREMOD_MEMBER bool at(int n, int e) const { return !kDropout || (bits[n / 8] >> (n % 8 * 4 + e) & 1u) != 0; }
+};
+template <int kColumns>
+struct ColumnsStay {
+  unsigned bits[(kColumns + 63) / 64];
+
+  SCOREMOD_MEMBER ColumnsStay(const AttentionArguments& call, int b, int h, int first_query, int first_key) {
+#pragma unroll
+    for (int i = 0; i < (kColumns + 63) / 64; ++i)
+      bits[i] = columns_stay < kColumns < 64 ? kColumns : 64 > (call, b, h, first_query + i * 64, first_key);
+  }
+  SCOREMOD_MEMBER bool at(int n, int e) const { return !kDropout || (bits[n / 8] >> (n % 8 * 4 + e) & 1u) != 0; }
+};
+
+// Applies dropout to a weight, or to a factor of one.
+SCOREMOD_FUNCTION float dropped(const AttentionArguments& call, float x, bool stays) {
+  return !kDropout ? x : stays ? x * call.dropout.factor : 0.0f;
+}

@@ -1,8 +1,8 @@
 // The parts of dq that are not MMAs: the gradients of a tile's scores, and rows by plain sums.
 #pragma once
 
-#include "backend/kernels/shared/row_terms.cuh"
-#include "backend/kernels/shared/storage.cuh"
+#include "backend/kernels/shared/derivative.cuh"
+#include "backend/kernels/shared/memory.cuh"
 
 // The gradient of a relative-position table, whose indices follow from kv_idx - q_idx. Contributions are summed along
 // diagonals, in a fixed order and without atomics. A group of four warps has 64 rows of scores and walks over the

@@ -19,9 +19,7 @@ constexpr bool kIndexOffsets = /*{index_offsets}*/ true /*{}*/;
 // them, or if no mask computes with them, which takes fewer registers. Otherwise a mask's arithmetic is simpler
 // without.
 constexpr bool kClampsQueries = /*{clamps_queries}*/ true /*{}*/, kClampsKeys = /*{clamps_keys}*/ true /*{}*/;
-constexpr bool kComputesWithIndices = /*{computes_with_indices}*/ true /*{}*/;  // the program, beside reading operands
-constexpr int kOperands = /*{operands}*/ 1 /*{}*/;                              // at least 1
-constexpr bool kReadsOperands = /*{reads_operands}*/ true /*{}*/;
+constexpr int kOperands = /*{operands}*/ 1 /*{}*/;  // at least 1
 // kQueries by kKeys is a tile of scores, and kWarps are the consumer warps of a CTA. kRowTiles is the number of 16-row
 // tiles of a warp whose rows are queries. kStep is the queries that the dK/dV kernel takes at once, and kKeyStep the
 // keys that the dQ kernel takes. kBlocks is how many CTAs should fit on an SM.
@@ -62,27 +60,12 @@ constexpr int kBlockRows = /*{block_rows}*/ 1 /*{}*/;
 // The dtype of o and d_o: that of q, k and v, the other one of 16 bits, or f32.
 enum OutputKind { kHalfOutput, kOtherHalfOutput, kFloatOutput };
 constexpr OutputKind kOutput = /*{output}*/ kHalfOutput /*{}*/;
-// Counts of operand gradients that are summed here, by kind and in this order. The kinds are: those that do not vary
-// along keys, those that do, relative-position tables, and reads of other tables. Then come biases that batches or
-// heads share, and all.
-constexpr int kRowTargets = /*{row_targets}*/ 1 /*{}*/, kKeyTargets = /*{key_targets}*/ 1 /*{}*/;
-constexpr int kDifferenceTargets = /*{difference_targets}*/ 0 /*{}*/;
-constexpr int kTableReads = /*{table_reads}*/ 1 /*{}*/, kSharedTargets = /*{shared_targets}*/ 1 /*{}*/;
-constexpr int kTargets = /*{targets}*/ 5 /*{}*/;
 // Facts about the mask: it is a band, it reads the score, or neither. If it reads the score, no tile is known to be
 // full. A kernel finds the state of each tile if the mask, or a part of it, reads no score.
 enum MaskKnowledge { kBandMask, kScoreMask, kListedMask };
 constexpr MaskKnowledge kMask = /*{mask_kind}*/ kBandMask /*{}*/;
 constexpr bool kHasStates = /*{has_states}*/ false /*{}*/;
 constexpr bool kIsForward = /*{is_forward}*/ false /*{}*/;
-// These booleans leave a backward's accumulators enough registers. There is no rule behind them: masks and programs of
-// each kind were tried with ptxas 13.0. The trials had head dims 64 and 128, f16 and bf16. kComparesClamped checks an
-// index by comparing it with its clamped form, otherwise with the length.
-constexpr bool kComparesClamped = kPart <= 64 ? !kFused || kTargets == 0 || !kComputesWithIndices : !kHasStates;
-// Whether a step's keys take four of its rows' terms at once.
-constexpr bool kReadsFourTerms = !kFused      ? kPart <= 64 && kTargets == 0
-                                 : kPart > 64 ? !kScoreIsValue && !kClampsKeys && kTargets == 0 && kReadsOperands
-                                              : kScoreIsValue || kClampsKeys || kTargets > 0;
 constexpr bool kMaskVariesWithBatch = /*{mask_varies_with_batch}*/ false /*{}*/;
 constexpr bool kMaskVariesWithHead = /*{mask_varies_with_head}*/ false /*{}*/;
 constexpr bool kMaskVariesWithQuery = /*{mask_varies_with_query}*/ true /*{}*/;

@@ -1,18 +1,21 @@
 #include <algorithm>
 #include <array>
 
+#include "analysis/dependence.hpp"
+#include "analysis/differences.hpp"
 #include "backend/cuda/text/kernel_text.hpp"
 #include "backend/cuda/text/program_source.hpp"
 #include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
-#include "backend/kernels/shared/node_costs.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/shared/tile_time.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/kernels/text/kernel_source.hpp"
+#include "backend/of_structure.hpp"
 #include "backend/program_structure.hpp"
 #include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
 #include "compiler/compiled_problem.hpp"
+#include "ir/builder.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 
@@ -31,12 +34,6 @@ bool clamps_along(const Program& program, Axis axis) {
   return program.keep() == kNoNode || std::ranges::any_of(program.operands(), [&](const OperandDecl& operand) {
            return !operand.is_table() && operand.axes[static_cast<std::size_t>(axis)];
          });
-}
-
-/// Whether the program, but for what its operands are read at, computes with a query's or a key's index.
-bool computes_with_indices(const Program& program) {
-  return std::ranges::any_of(program.nodes(),
-                             [](const Node& node) { return node.op == Op::kQueryIdx || node.op == Op::kKeyIdx; });
 }
 
 const char* output_kind(const AttentionProblem& problem) {
@@ -79,9 +76,7 @@ void set_program(Holes& holes, const AttentionProblem& problem, const Program& p
       program.nodes()[program.value()].op == Op::kScore && mask.kind != MaskKnowledge::Kind::kScore;
   holes.set("clamps_queries", flag(clamps_along(program, Axis::kQuery)));
   holes.set("clamps_keys", flag(clamps_along(program, Axis::kKey)));
-  holes.set("computes_with_indices", flag(computes_with_indices(program)));
   holes.set("operands", std::max<std::size_t>(problem.program.operands().size(), 1));
-  holes.set("reads_operands", flag(!problem.program.operands().empty()));
   holes.set("score_is_value", flag(score_is_value));
 }
 
@@ -107,15 +102,6 @@ void set_shape(Holes& holes, const TileShape& shape, const KernelTraits& traits)
   holes.set("recomputed_delta", flag(traits.recomputed_delta));
 }
 
-void set_targets(Holes& holes, const OperandText& operands) {
-  holes.set("row_targets", operands.row_targets());
-  holes.set("key_targets", operands.key_targets());
-  holes.set("difference_targets", operands.difference_targets());
-  holes.set("table_reads", operands.table_reads());
-  holes.set("shared_targets", operands.shared_targets());
-  holes.set("targets", operands.targets());
-}
-
 void set_mask(Holes& holes, const MaskKnowledge& mask) {
   static constexpr std::array<const char*, 3> kKinds{"kBandMask", "kScoreMask", "kListedMask"};
   holes.set("mask_kind", kKinds[static_cast<std::size_t>(mask.kind)]);
@@ -129,13 +115,12 @@ void set_mask(Holes& holes, const MaskKnowledge& mask) {
 
 /// Fills the holes of shared/settings.cuh, the constants of a direction's kernels.
 void fill_settings(Holes& holes, const compiler::CompiledProblem& compiled, const TileShape& shape,
-                   const KernelTraits& traits, const MaskKnowledge& mask, const OperandText& operands) {
+                   const KernelTraits& traits, const MaskKnowledge& mask) {
   set_problem(holes, compiled.problem);
   set_program(holes, compiled.problem, compiled.forward.program, mask);
   set_shape(holes, shape, traits);
   holes.set("dim_v", value_dims(shape, compiled.problem.dim_v));
   holes.set("all_dim_v", compiled.problem.dim_v);
-  set_targets(holes, operands);
   set_mask(holes, mask);
 }
 
@@ -145,7 +130,53 @@ using cuda::OperandSizes;
 using cuda::part;
 using cuda::ProgramSource;
 
-constexpr std::string_view kProgram = "backend/kernels/shared/program.cuh";
+constexpr std::string_view kProgram = "backend/kernels/shared/program.cuh",
+                           kDerivative = "backend/kernels/shared/derivative.cuh";
+
+/// The cost of a node and all its inputs that is worth a table, in the milliseconds of NodeCosts: more than a read
+/// takes. A backward has few registers to spare for the reads. With its bias in a table ALiBi's took 3.69 ms on an
+/// H200, and 3.41 without.
+constexpr double kWorthATable = 0.15, kWorthATableOfADerivative = 0.5;
+
+/// The cost of all nodes that are evaluated for each score. Nodes that vary along one of queries and keys, or neither,
+/// are evaluated for a row or once.
+double cost_of_all(const Program& program, const std::vector<analysis::Dependence>& dependences, NodeId root) {
+  const std::vector<Node>& nodes = program.nodes();
+  std::vector<bool> needed(nodes.size());
+  needed[root] = true;
+  double cost = 0;
+  for (NodeId id = root + 1; id-- > 0;) {
+    if (!needed[id]) continue;
+    if (dependences[id].on(Axis::kQuery) && dependences[id].on(Axis::kKey)) cost += node_cost(nodes[id], program);
+    for (const NodeId arg : ir::args_of(nodes[id])) needed[arg] = true;
+  }
+  return cost;
+}
+
+/// Has a source read the tables, in a function that has p, b, h, any_q and any_kv.
+void read_tables(ProgramSource& source, const PositionTables& tables) {
+  for (std::size_t i = 0; i < tables.nodes.size(); ++i)
+    source.replace(tables.nodes[i], concat("difference_at<", i, ">(p, b, h, any_q, any_kv)"));
+}
+
+/// Fills the holes of the tables in shared/program.cuh.
+void fill_tables(Holes& holes, const AttentionProblem& problem, const Program& program, const PositionTables& tables) {
+  if (tables.nodes.empty()) return holes.set("position_tables", "");
+  holes.set("position_tables",
+            fill(part(file_text(kProgram), "position_tables"), {{"count", tables.nodes.size()},
+                                                                {"by_batch", tables.by_batch ? "true" : "false"},
+                                                                {"by_head", tables.by_head ? "true" : "false"}}));
+  ProgramSource source(problem, program, cuda::OperandSizes::kArguments);
+  const std::string statements = source.statements(tables.nodes);
+  std::string values;
+  for (const NodeId node : tables.nodes) values += concat(values.empty() ? "" : ", ", ProgramSource::variable(node));
+  CanonicalWriter structure;
+  write_structure(structure, program);
+  structure.list(tables.nodes.size());
+  for (const NodeId node : tables.nodes) structure.integer(node);
+  holes.set_program("position_statements", with_operands(source, statements), structure.written());
+  holes.set("position_values", values);
+}
 
 /// The tables that a direction's kernels read. Decode kernels have rows of several heads in a tile, and kernels of
 /// gradients alone walk once, so these read none.
@@ -176,9 +207,9 @@ std::string forward_function(const AttentionProblem& problem, const Program& pro
 
 /// The text of the operand gradients at an element, at the end of its derivative.
 std::string gains_of(ProgramSource source, const Program& derivative, const OperandText& operands) {
-  return fill(part(file_text(kProgram), "gains"), {{"value", ProgramSource::variable(derivative.value())},
-                                                   {"gains_statements", operands.statements(source)},
-                                                   {"contributions", operands.contributions()}});
+  return fill(part(file_text(kDerivative), "gains"), {{"value", ProgramSource::variable(derivative.value())},
+                                                      {"gains_statements", operands.statements(source)},
+                                                      {"contributions", operands.contributions()}});
 }
 
 std::string backward_function(const AttentionProblem& problem, const Program& derivative, const OperandText& operands,
@@ -196,13 +227,13 @@ std::string backward_function(const AttentionProblem& problem, const Program& de
   if (has_gains) operands.statements(all);
   all.statements(std::span(&root->node, 1));
   forward = with_operands(all, forward);
-  return fill(part(file_text(kProgram), "backward"), {{"linkage", linkage(derivative)},
-                                                      {"gains", gains},
-                                                      {"forward_statements", forward},
-                                                      {"value", ProgramSource::variable(derivative.value())},
-                                                      {"keep", keep_variable(derivative)},
-                                                      {"statements", statements},
-                                                      {"d_score", ProgramSource::variable(root->node)}});
+  return fill(part(file_text(kDerivative), "backward"), {{"linkage", linkage(derivative)},
+                                                         {"gains", gains},
+                                                         {"forward_statements", forward},
+                                                         {"value", ProgramSource::variable(derivative.value())},
+                                                         {"keep", keep_variable(derivative)},
+                                                         {"statements", statements},
+                                                         {"d_score", ProgramSource::variable(root->node)}});
 }
 
 std::string sink_function(const AttentionProblem& problem) {
@@ -283,21 +314,35 @@ Bytes structure_of_program(const compiler::CompiledProblem& compiled, Direction 
   return out.written();
 }
 
-/// The function of a direction's program.
-void fill_program(Holes& holes, const Work& work, std::optional<std::uint32_t> copied, const OperandText& operands,
-                  const PositionTables& tables, Gains gains) {
+void fill_forward(Holes& holes, const Work& work, std::optional<std::uint32_t> copied, const PositionTables& tables) {
+  const compiler::CompiledProblem& compiled = work.problem;
+  CanonicalWriter structure;
+  structure.bytes(structure_of_program(compiled, work.direction, tables));
+  structure.integer(copied ? static_cast<std::int64_t>(*copied) : -1);
+  holes.set_program("forward", forward_function(compiled.problem, compiled.forward.program, tables, copied),
+                    structure.written());
+}
+
+/// Whether the program, but for what its operands are read at, computes with a query's or a key's index.
+bool computes_with_indices(const Program& program) {
+  return std::ranges::any_of(program.nodes(),
+                             [](const Node& node) { return node.op == Op::kQueryIdx || node.op == Op::kKeyIdx; });
+}
+
+/// Fills the holes of shared/derivative.cuh.
+void fill_backward(Holes& holes, const Work& work, std::optional<std::uint32_t> copied, const PositionTables& tables,
+                   Gains gains) {
   const auto& [compiled, direction, targets] = work;
+  const Program& derivative = compiled.backward->program;
+  const OperandText operands(compiled, targets);
+  operands.fill_targets(holes);
+  holes.set("computes_with_indices", flag(computes_with_indices(derivative)));
+  holes.set("reads_operands", flag(!compiled.problem.program.operands().empty()));
   CanonicalWriter structure;
   structure.bytes(structure_of_program(compiled, direction, tables));
   structure.integer(copied ? static_cast<std::int64_t>(*copied) : -1).bytes(operands.structure());
-  if (direction == Direction::kForward) {
-    holes.set_program("forward", forward_function(compiled.problem, compiled.forward.program, tables, copied),
-                      structure.written());
-    return holes.set("backward", "");
-  }
   holes.set("forward", "");
-  holes.set_program("backward",
-                    backward_function(compiled.problem, compiled.backward->program, operands, tables, copied, gains),
+  holes.set_program("backward", backward_function(compiled.problem, derivative, operands, tables, copied, gains),
                     structure.written());
 }
 
@@ -327,18 +372,56 @@ void fill_mask(Holes& holes, const compiler::CompiledProblem& compiled, Directio
 
 }  // namespace
 
+std::int64_t PositionTables::entries(const AttentionProblem& problem, std::int64_t rows, std::int64_t keys) const {
+  return (by_batch ? problem.batch : 1) * (by_head ? problem.heads_q : 1) * (rows + keys);
+}
+
+PositionTables position_tables(const Program& program) {
+  const std::vector<Node>& nodes = program.nodes();
+  const std::vector<bool> of_differences = analysis::of_differences(program);
+  const std::vector<analysis::Dependence> dependences = analysis::dependences(program);
+  std::vector<bool> needed(nodes.size());
+  for (const Root& root : program.roots()) {
+    if (root.kind != RootKind::kKeep) needed[root.node] = true;
+  }
+  const bool derivative =
+      std::ranges::any_of(program.roots(), [](const Root& root) { return root.kind == RootKind::kScoreAdjoint; });
+  const double worth = derivative ? kWorthATableOfADerivative : kWorthATable;
+  PositionTables tables;
+  for (NodeId id = static_cast<NodeId>(nodes.size()); id-- > 0;) {
+    if (!needed[id]) continue;
+    const analysis::Dependence& on = dependences[id];
+    const bool varies = on.on(Axis::kQuery) && on.on(Axis::kKey);
+    if (of_differences[id] && varies && nodes[id].type == Type::kF32) {
+      if (tables.nodes.size() == kMaxPositionTables || cost_of_all(program, dependences, id) < worth) continue;
+      tables.nodes.push_back(id);
+      tables.by_batch = tables.by_batch || on.on(Axis::kBatch);
+      tables.by_head = tables.by_head || on.on(Axis::kHead);
+      continue;
+    }
+    for (const NodeId arg : ir::args_of(nodes[id])) needed[arg] = true;
+  }
+  return tables;
+}
+
+PositionTables position_tables(const compiler::CompiledProblem& problem, Direction direction) {
+  return *of_structure<PositionTables>(problem, direction,
+                                       [&] { return position_tables(program_of(problem, direction)); });
+}
+
 void fill_attention(Holes& holes, const Work& work, const TileShape& shape, const KernelTraits& traits, Gains gains) {
   const auto& [compiled, direction, targets] = work;
-  const OperandText operands(compiled, targets);
-  fill_settings(holes, compiled, shape, traits, mask_knowledge(compiled, direction), operands);
-  operands.fill_targets(holes);
+  fill_settings(holes, compiled, shape, traits, mask_knowledge(compiled, direction));
   holes.set("is_forward", flag(direction == Direction::kForward));
-  holes.set("packs_tiles", flag(packs_tiles(compiled.problem, operands.empty())));
+  holes.set("packs_tiles", flag(packs_tiles(compiled.problem, targets.empty())));
   holes.set("key_factors", key_factor_functions(compiled.problem));
   holes.set("sink", sink_function(compiled.problem));
   const PositionTables tables = tables_of(compiled, direction, traits.pack_gqa, gains);
   fill_tables(holes, compiled.problem, program_of(compiled, direction), tables);
-  fill_program(holes, work, traits.loaded_bias, operands, tables, gains);
+  if (direction == Direction::kForward)
+    fill_forward(holes, work, traits.loaded_bias, tables);
+  else
+    fill_backward(holes, work, traits.loaded_bias, tables, gains);
   fill_mask(holes, compiled, direction, traits.pack_gqa);
 }
 

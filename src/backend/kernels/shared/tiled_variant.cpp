@@ -1,12 +1,15 @@
 #include "backend/kernels/shared/tiled_variant.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 
+#include "backend/cuda/text/program_source.hpp"
 #include "backend/kernels/mask/mask.hpp"
-#include "backend/kernels/shared/node_costs.hpp"
-#include "backend/measured_at.hpp"
+#include "backend/unsupported.hpp"
 #include "base/fail.hpp"
-#include "problem/tensor_view.hpp"
+#include "problem/implied_operands.hpp"
+#include "problem/problem_topics.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -19,13 +22,6 @@ constexpr int kLeastTogether = 8;
 constexpr int kOrderThreads = 512;
 /// Rows of tiles that one block puts in order: it compares all with all.
 constexpr std::int64_t kMostOrdered = 4096;
-
-/// The work tiles of a head in all sequences, each of `tiles` or, of packed tokens, as first_packed_tile() of
-/// shared/tiles.cuh places them.
-std::int64_t work_tiles(std::int64_t batch, std::int64_t tiles, std::optional<std::int64_t> packed_tokens,
-                        std::int64_t rows) {
-  return packed_tokens ? *packed_tokens / rows + batch : batch * tiles;
-}
 
 bool packs_queries(const Work& work) {
   return work.problem.problem.tokens_q && packs_tiles(work.problem.problem, work.targets.empty());
@@ -92,73 +88,21 @@ void add_states(CallLayout& layout, const Work& work) {
               {"attention_block_mask", tiles_of(found, kSmallWarps), kSmallThreads, 0});
 }
 
-/// A product of floats is three MMAs of half the width each, beside the instructions that split them.
-constexpr double kFloatProducts = 6;
-/// Portable tiles of 16 rows a warp read each matrix for half as many products, and so do small Hopper ones.
-constexpr double kSmallTiles = 1.15;
-/// The time of the kernel that makes the block mask, for all scores: by intervals, and by its elements for a tile that
-/// intervals leave undecided. The mask's own statements come on top.
-constexpr double kStates = 0.05, kStatesOfElements = 0.9, kStatesLaunch = 0.016;
-/// The part of the memory's bandwidth that kernels reach.
-constexpr double kReachedBandwidth = 0.7;
+std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
 
-double pairs_of(const AttentionProblem& p) {
-  return static_cast<double>(p.batch * p.heads_q) * static_cast<double>(p.seq_q) * static_cast<double>(p.seq_kv);
-}
-
-/// How much longer it takes if the CTAs do not fill the device.
-double idle_parts(const AttentionProblem& p, Direction direction, const TileShape& shape, const DeviceRates& rates) {
-  const auto ctas = [&](std::int64_t length, std::optional<std::int64_t> tokens, int rows) {
-    return work_tiles(p.batch, tiles_of(length, rows), tokens, rows);
-  };
-  std::int64_t blocks = p.heads_q * ctas(p.seq_q, p.tokens_q, shape.queries);
-  if (direction == Direction::kBackward)
-    blocks = std::min(blocks, p.heads_kv * ctas(p.seq_kv, p.tokens_kv, shape.keys));
-  return std::max(1.0, rates.multiprocessors / static_cast<double>(blocks));
-}
-
-double memory_time(const AttentionProblem& p, Direction direction, const DeviceRates& rates) {
-  const std::int64_t queries = p.tokens_q.value_or(p.batch * p.seq_q), keys = p.tokens_kv.value_or(p.batch * p.seq_kv);
-  const double elements = static_cast<double>((p.heads_q * queries + p.heads_kv * keys) * (p.dim_qk + p.dim_v));
-  const double bytes = (direction == Direction::kForward ? 2 : 6) * elements * (p.dtype == DType::kF32 ? 2 : 1);
-  return bytes / (kReachedBandwidth * rates.bytes_per_ms);
-}
-
-/// The time of the kernel that makes the block mask.
-double states_time(const AttentionProblem& p, const MaskKnowledge& mask, const MaskWork& work, const NodeCosts& costs) {
-  if (!mask.has_states() || mask.same_in_every_call) return 0;
-  double pairs = filled_part(p) * pairs_of(p) / static_cast<double>(p.batch * p.heads_q);
-  if (mask.varies_with_batch) pairs *= static_cast<double>(p.batch);
-  if (mask.varies_with_head) pairs *= static_cast<double>(p.heads_q);
-  return pairs / kMeasuredPairs * (kStates + work.partial * (kStatesOfElements + costs.keep));
-}
-
-/// A walk over all tiles with two products of each, and what there is to do at each element beside the program.
-constexpr double kOperandWalk = 1.9, kOperandElement = 0.5, kOperandRows = 0.1, kOperandLaunches = 0.02;
-/// kSharedWalk is the walk for a bias that batches or heads share, in place of kOperandWalk: each tile loads all four
-/// tensors. kTableRead is each read of a table, whose sums threads keep to themselves; in large tables they add to
-/// exact sums. Both are times of an H200 (bench/NOTES.md); 257 entries without neighbours stand for a large table.
-constexpr double kSharedWalk = 5.1, kTableRead = 13, kLargeTableRead = 47;
-constexpr std::int64_t kSmallTableOfHead = 64;
-/// The additional time of gradient sums beside dq, dk and dv: for all targets, for each, and for one along diagonals,
-/// which goes through shared memory.
-constexpr double kGainsElement = 0.2, kGain = 0.15, kDiagonals = 0.6, kGainsLaunches = 0.01;
-
-/// The time of an element of a walk over queries, for all tables that are summed in it.
-double table_reads_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets) {
-  double time = 0;
-  for (const OperandTarget& target : targets) {
-    if (target.sum != OperandSum::kTable) continue;
-    const compiler::OperandReduction& table = reduction_of(problem.backward->reductions, target.operand);
-    const bool small = table.entries() <= kSmallTableOfHead * problem.problem.heads_q;
-    time += static_cast<double>(table.roots.size()) * (small ? kTableRead : kLargeTableRead);
-  }
-  return time;
-}
+/// Copies to shared memory that run beside other work, and the products of matrices, begin with it.
+constexpr int kOldestCapability = 80;
+/// Four rows of row terms or four tiles' states share a CTA.
+constexpr std::int64_t kRowsOfBlock = 4;
 
 }  // namespace
 
 std::int64_t tiles_of(std::int64_t size, std::int64_t tile) { return (size + tile - 1) / tile; }
+
+std::int64_t work_tiles(std::int64_t batch, std::int64_t tiles, std::optional<std::int64_t> packed_tokens,
+                        std::int64_t rows) {
+  return packed_tokens ? *packed_tokens / rows + batch : batch * tiles;
+}
 
 bool packs_tiles(const AttentionProblem& problem, bool has_no_targets) {
   return (problem.tokens_q || problem.tokens_kv) && has_no_targets;
@@ -167,6 +111,88 @@ bool packs_tiles(const AttentionProblem& problem, bool has_no_targets) {
 std::optional<std::int64_t> written_tokens(const Work& work) {
   const AttentionProblem& p = work.problem.problem;
   return work.direction == Direction::kForward ? p.tokens_q : std::max(p.tokens_q, p.tokens_kv);
+}
+
+int value_parts_of(std::int64_t dim_v) { return static_cast<int>((dim_v + kWidestHead - 1) / kWidestHead); }
+
+std::int64_t value_dims(const TileShape& shape, std::int64_t dim_v) {
+  return shape.value_parts == 1 ? dim_v : padded((dim_v + shape.value_parts - 1) / shape.value_parts);
+}
+
+void add_forward_launches(CallLayout& layout, const KernelLaunch& launch, const TileShape& shape, std::int64_t dim_v) {
+  const std::int64_t dims = value_dims(shape, dim_v);
+  for (int part = 0; part < shape.value_parts; ++part) {
+    layout.add_launch(launch);
+    // The last part begins where it ends with v: it may write dims again, as they are.
+    layout.launches().back().first_value = static_cast<int>(std::min(part * dims, dim_v - dims));
+  }
+}
+
+std::vector<UnsupportedReason> problem_objections(const compiler::CompiledProblem& compiled, Direction direction,
+                                                  Float8 float8) {
+  // Every member is named: one that is added does not compile until it is run or refused here.
+  static_assert(problem::kAllTopics<Sequences, TensorDTypes, TensorLayouts, SoftmaxOptions, OutputOptions,
+                                    BackwardOptions, ScoreProgram>);
+  const AttentionProblem& problem = compiled.problem;
+  [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
+                                lengths, index_offsets] = problem::topic<Sequences>(problem);
+  [[maybe_unused]] const auto& [dtype, dtype_kv, dtype_o, dtype_d_o, dtype_gradients] =
+      problem::topic<TensorDTypes>(problem);
+  [[maybe_unused]] const auto& [q, k, v, o, d_o, dq, dk, dv] = problem::topic<TensorLayouts>(problem);
+  [[maybe_unused]] const auto& [scale, sink, dropout, dropout_keys] = problem::topic<SoftmaxOptions>(problem);
+  [[maybe_unused]] const auto& [stats, max_logit, amax_o] = problem::topic<OutputOptions>(problem);
+  [[maybe_unused]] const auto& [backward, given_deltas, deterministic, amax_gradients] =
+      problem::topic<BackwardOptions>(problem);
+  [[maybe_unused]] const auto& [program, operands] = problem::topic<ScoreProgram>(problem);
+  std::vector<UnsupportedReason> reasons;
+  if ((is_float8(dtype) && float8 != Float8::kAll) || (dtype_kv && float8 != Float8::kKeys))
+    reasons.push_back(unsupported(
+        Rule::kDtype, concat("expected q, k and v in f32, f16 or bf16, found ", to_string(dtype_kv.value_or(dtype)))));
+  // Kernels that read FP8 keys multiply scores and weights by scales of rows.
+  if (float8 != Float8::kKeys || !problem::has_row_scales(problem)) object_to_block_scales(problem, reasons);
+  if (const std::int64_t widest = widest_head(direction); dim_qk > widest || dim_v > widest) {
+    reasons.push_back(unsupported(Rule::kHeadDim, concat("expected head dims of at most ", widest, ", found ", dim_qk,
+                                                         " of q and k and ", dim_v, " of v")));
+  }
+  const std::size_t nodes =
+      compiled.backward ? compiled.backward->program.nodes().size() : compiled.forward.program.nodes().size();
+  if (nodes > cuda::kMaxKernelNodes || operands.size() > kMaxOperands) {
+    reasons.push_back(unsupported(Rule::kEngineRefused,
+                                  concat("expected at most ", cuda::kMaxKernelNodes, " nodes and ", kMaxOperands,
+                                         " operands of a kernel, found ", nodes, " and ", operands.size())));
+  }
+  // CTAs are numbered in 31 bits, and so are positions; the smallest tiles have 32 rows, and four rows share a CTA.
+  const std::int64_t longest = std::max({seq_q, seq_kv, tokens_q.value_or(0), tokens_kv.value_or(0)}),
+                     most = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t rows = batch * heads_q * (std::max(seq_q, seq_kv) + 64);
+  if (rows / kRowsOfBlock > most || longest > most / 2) {
+    reasons.push_back(unsupported(Rule::kEngineRefused,
+                                  concat("expected fewer than 2^33 rows of queries or keys, found batch ", batch,
+                                         ", heads ", heads_q, ", seq_q ", seq_q, " and seq_kv ", seq_kv)));
+  }
+  return reasons;
+}
+
+std::vector<UnsupportedReason> device_objections(const DeviceProperties& device) {
+  if (device.compute_capability >= kOldestCapability) return {};
+  return {
+      unsupported(Rule::kEngineRefused, concat("expected a device of compute capability 8.0 or later, found ",
+                                               device.compute_capability / 10, ".", device.compute_capability % 10))};
+}
+
+std::vector<UnsupportedReason> tiled_objections(const Work& work, const DeviceProperties* device, Float8 float8) {
+  std::vector<UnsupportedReason> reasons = problem_objections(work.problem, work.direction, float8);
+  if (reasons.empty() && device != nullptr) return device_objections(*device);
+  return reasons;
+}
+
+std::vector<UnsupportedReason> memory_objections(const std::vector<KernelLaunch>& launches,
+                                                 const DeviceProperties& device) {
+  std::size_t wanted = 0;
+  for (const KernelLaunch& launch : launches) wanted = std::max(wanted, launch.shared_bytes);
+  if (wanted <= static_cast<std::size_t>(device.shared_memory_per_block)) return {};
+  return {unsupported(Rule::kEngineRefused,
+                      concat("expected ", wanted, " bytes of shared memory, found ", device.shared_memory_per_block))};
 }
 
 CallLayout TiledVariant::layout(const Work& work) const {
@@ -218,90 +244,6 @@ CallLayout tiled_layout(const Work& work, const TileShape& shape, Gains gains) {
   if (!apart) add_tables(layout, work, shape);
   add_states(layout, work);
   return layout;
-}
-
-Prediction operand_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
-                        const TileShape& shape, const MaskWork& mask, const DeviceRates& rates) {
-  const AttentionProblem& p = problem.problem;
-  bool queries = false, keys = false;
-  double shared = 0;  // walks
-  for (const OperandTarget& target : targets) {
-    queries = queries || target.sum == OperandSum::kTotal || target.sum == OperandSum::kQueries ||
-              target.sum == OperandSum::kElement || target.sum == OperandSum::kTable;
-    keys = keys || target.sum == OperandSum::kKeys;
-    shared += target.sum == OperandSum::kShared;
-  }
-  const NodeCosts costs = node_costs(problem.backward->program, true);
-  const double pairs = pairs_of(p) / kMeasuredPairs, dims = static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
-  const double of_floats = shape.holds_floats() ? kFloatProducts : 1;
-  const auto walk = [&](double products) {
-    return mask.run * (products * of_floats * dims + kOperandElement + costs.value) + mask.partial * costs.keep;
-  };
-  double compute = walk(kOperandWalk) * (queries + keys) + walk(kSharedWalk) * shared;
-  compute += mask.run * table_reads_time(problem, targets);
-  compute *= pairs * idle_parts(p, Direction::kBackward, shape, rates);
-  compute += states_time(p, mask_knowledge(problem, Direction::kBackward), mask, costs);
-  compute += kOperandRows * static_cast<double>(p.batch * p.heads_q * p.seq_q) / kMeasuredRows;
-  compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);
-  return {kOperandLaunches + compute, "estimated from measured kernels"};
-}
-
-double gains_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
-                  const TileShape& shape, const MaskWork& mask, const DeviceRates& rates) {
-  const AttentionProblem& p = problem.problem;
-  double sums = 0, element = 0, written = 0;
-  for (const OperandTarget& target : targets) {
-    if (target.sum == OperandSum::kDifference)
-      element += kDiagonals;
-    else
-      sums += target.sum == OperandSum::kSink ? 0 : 1;
-    // Zeros too.
-    if (target.sum == OperandSum::kElement)
-      written += static_cast<double>(problem::bytes_of(problem::spec_of(p, target.operand)));
-  }
-  if (sums > 0) element += kGainsElement + sums * kGain;
-  double compute = pairs_of(p) / kMeasuredPairs * mask.run * element;
-  compute *= idle_parts(p, Direction::kBackward, shape, rates);
-  compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);
-  return kGainsLaunches + compute + written / (kReachedBandwidth * rates.bytes_per_ms);
-}
-
-Prediction tiled_time(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
-                      const MaskWork& mask, const DeviceRates& rates, const TiledTimes& direct, bool small,
-                      std::optional<std::uint32_t> loaded_bias) {
-  const AttentionProblem& p = problem.problem;
-  const NodeCosts costs = node_costs(program_of(problem, direction), false, loaded_bias);
-  const MaskKnowledge knowledge = mask_knowledge(problem, direction);
-  // Whole tiles are run, whatever part of them there is.
-  const std::int64_t tiles = tiles_of(p.seq_q, shape.queries);
-  const std::int64_t work = work_tiles(p.batch, tiles, p.tokens_q, shape.queries);
-  const double tile_rows = static_cast<double>(p.heads_q * shape.queries);
-  const double rows = static_cast<double>(work) * tile_rows;
-  const double pairs = static_cast<double>(p.batch * tiles) * tile_rows *
-                       static_cast<double>(tiles_of(p.seq_kv, shape.keys) * shape.keys);
-  double products = direct.tiles * mask.run * pairs / kMeasuredPairs + direct.rows * rows / kMeasuredRows;
-  const int parts = shape.value_parts;
-  const auto dims = static_cast<double>(p.dim_qk + value_dims(shape, p.dim_v));
-  products *= parts * (direct.dimless + (1 - direct.dimless) * dims / kMeasuredDims);
-  if (small) products *= kSmallTiles;
-  if (shape.holds_floats()) products *= kFloatProducts;
-  if (std::max(p.dim_qk, p.dim_v) > 128) products *= direct.wide_heads;
-  const double program =
-      parts * direct.evaluations * (costs.value * mask.run + costs.keep * mask.partial) * pairs / kMeasuredPairs;
-  double compute = (products + program) * (mask.uneven ? direct.uneven : 1) * idle_parts(p, direction, shape, rates);
-  compute += states_time(p, knowledge, mask, costs);
-  compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);
-  double launches = direct.launches;
-  if (knowledge.has_states() && !knowledge.same_in_every_call) launches += kStatesLaunch;
-  std::string source = "scaled from measured kernels";
-  if (rates != kMeasuredOn) source += "; scaled to this device's multiprocessors, clock and memory";
-  const double milliseconds = launches + std::max(compute, memory_time(p, direction, rates));
-  return {milliseconds, std::move(source)};
-}
-
-const MaskWork& SharedMaskWork::of(const Work& work, ScoreTile tile) const {
-  std::call_once(once_, [&] { mask_ = kernels::mask_work(work.problem, work.direction, tile); });
-  return mask_;
 }
 
 Prediction TiledVariant::time_from(const Work& work, const DeviceRates& rates, const TiledTimes& direct,

@@ -1,8 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,21 +10,81 @@
 #include <utility>
 #include <vector>
 
+#include "scoremod/problem.hpp"
+
 #include "backend/candidate.hpp"
+#include "backend/device_properties.hpp"
 #include "backend/kernels/family.hpp"
 #include "backend/kernels/mask/mask.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/shared/tile_time.hpp"
 #include "backend/kernels/text/kernel_source.hpp"
 #include "backend/kernels/workspace/call.hpp"
+#include "backend/plan.hpp"
 #include "compiler/compiled_problem.hpp"
 
 namespace scoremod::backend::kernels {
+
+/// How kernels that walk over tiles of scores cut a problem: the part that all families have. Each family's shape is
+/// derived from it.
+struct TileShape {
+  int warps = 4;          ///< the consumer warps of a CTA
+  int row_tiles = 1;      ///< 16-row tiles of a warp whose rows are queries, in the forward and in the kernel of dq
+  int queries = 64;       ///< of a tile of scores, and of a CTA in these two kernels
+  int keys = 64;          ///< of a tile of scores, and of a CTA in the kernel of dk and dv
+  int element_bytes = 2;  ///< of a number in a tile
+  int blocks = 2;         ///< CTAs that an SM should have room for, which limits a thread's registers
+  /// Launches of a forward that each write some of o's dims, because the accumulators of all do not fit into the
+  /// registers. Each makes the scores anew.
+  int value_parts = 1;
+
+  ScoreTile score_tile() const { return {queries, keys}; }
+  /// Whether tiles and MMAs are of float32.
+  bool holds_floats() const { return element_bytes == 4; }
+  int consumer_threads() const { return 32 * warps; }
+  bool operator==(const TileShape&) const = default;
+};
+
+/// As many value_parts as a forward needs for this head dim of v.
+int value_parts_of(std::int64_t dim_v);
+/// The dims of v and o that a kernel of this shape has.
+std::int64_t value_dims(const TileShape& shape, std::int64_t dim_v);
+/// Adds a forward's launch, once for each of the shape's value_parts.
+void add_forward_launches(CallLayout& layout, const KernelLaunch& launch, const TileShape& shape, std::int64_t dim_v);
+
+/// The widest head whose dims one thread's registers can hold for 16 rows of a warp, and the widest one of forwards
+/// that have value_parts.
+inline constexpr std::int64_t kWidestHead = 256, kWidestForward = 576;
+constexpr std::int64_t widest_head(Direction direction) {
+  return direction == Direction::kForward ? kWidestForward : kWidestHead;
+}
+/// The FP8 tensors that a family takes as they are.
+enum class Float8 : std::uint8_t {
+  kNone,
+  kKeys,  ///< keys and values under queries of 16 bits
+  kAll,   ///< queries, keys and values
+};
+
+/// Why no tiled kernels can be made for a direction of a problem, whatever the device; empty where they can.
+std::vector<UnsupportedReason> problem_objections(const compiler::CompiledProblem& problem, Direction direction,
+                                                  Float8 float8 = Float8::kNone);
+/// problem_objections(), and device_objections() if there are none and there is a device.
+std::vector<UnsupportedReason> tiled_objections(const Work& work, const DeviceProperties* device,
+                                                Float8 float8 = Float8::kNone);
+/// Why a device cannot run what these kernels are made of, whatever the problem.
+std::vector<UnsupportedReason> device_objections(const DeviceProperties& device);
+/// The reasons why a launch has too little shared memory on this device.
+std::vector<UnsupportedReason> memory_objections(const std::vector<KernelLaunch>& launches,
+                                                 const DeviceProperties& device);
 
 /// The threads of kernels with a warp for each row or tile: four warps.
 inline constexpr int kSmallThreads = 128;
 inline constexpr std::int64_t kSmallWarps = 4;
 
 std::int64_t tiles_of(std::int64_t size, std::int64_t tile);
+/// The work tiles of a head in all sequences, each of `tiles` or, of packed tokens, as first_packed_tile() of
+/// shared/tiles.cuh places them.
+std::int64_t work_tiles(std::int64_t batch, std::int64_t tiles, std::optional<std::int64_t> packed_tokens,
+                        std::int64_t rows);
 
 /// Whether the work tiles of varlen sequences are packed (first_packed_tile() of shared/tiles.cuh). Kernels that sum
 /// operand gradients have a place for each tile of the longest length instead.
@@ -46,42 +106,20 @@ void add_tile_order(CallLayout& layout, const Work& work, std::int64_t rows);
 KernelLaunch row_terms_launch(const Work& work, const CallLayout& layout, const TileShape& shape,
                               bool whole_tiles = false);
 
-/// The time of a direction without a program, in milliseconds of an H200 at the shape of measured_at.hpp. Rows of tiles
-/// take some beside their tiles.
-struct TiledTimes {
-  double tiles, rows;
-  double dimless;     ///< the part that does not grow with the head dims
-  double wide_heads;  ///< how much longer if accumulators of wide heads leave no room for large tiles
-  double uneven;      ///< how much longer if rows of tiles run unequal numbers of them
-  double launches;
-  double evaluations;  ///< of the program for each score: a backward's kernels of queries and of keys make one each
+/// Relative-position tables, which a kernel fills first (shared/program.cuh). They hold floats of a program
+/// that follow from b, h and kv_idx - q_idx alone. Such a float takes longer to evaluate for each score than to read.
+struct PositionTables {
+  std::vector<NodeId> nodes;  ///< at most kMaxPositionTables
+  bool by_batch = false, by_head = false;
+
+  /// The entries of each table, for tiles that cover so many rows and keys.
+  std::int64_t entries(const AttentionProblem& problem, std::int64_t rows, std::int64_t keys) const;
 };
+inline constexpr std::size_t kMaxPositionTables = 4;
 
-/// How long one direction of a problem takes with tiles of this shape, scaled from `direct`, what a Hopper GPU
-/// took (bench/results/attention_kernels.json and, by lengths and masks, peers.json). `mask` is mask_work() of the
-/// direction. Tiles are `small` if a matrix that is read from shared memory serves half as many MMAs. Reads of operand
-/// `loaded_bias` are free, because TMA loads its tiles. Pure.
-Prediction tiled_time(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
-                      const MaskWork& mask, const DeviceRates& rates, const TiledTimes& direct, bool small,
-                      std::optional<std::uint32_t> loaded_bias = std::nullopt);
-
-/// The predicted time of operand gradients from tiles of scores; `mask` is of the backward.
-Prediction operand_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
-                        const TileShape& shape, const MaskWork& mask, const DeviceRates& rates);
-
-/// The growth of tiled_time() if these are summed beside dq, dk and dv, in milliseconds.
-double gains_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
-                  const TileShape& shape, const MaskWork& mask, const DeviceRates& rates);
-
-/// The work that a mask leaves, which variants of neighbouring shapes share: it is estimated when the first one asks.
-class SharedMaskWork {
- public:
-  const MaskWork& of(const Work& work, ScoreTile tile) const;
-
- private:
-  mutable std::once_flag once_;
-  mutable MaskWork mask_;
-};
+/// The tables of a direction's program. Nodes of the mask alone are not among them.
+PositionTables position_tables(const Program& program);
+PositionTables position_tables(const compiler::CompiledProblem& problem, Direction direction);
 
 /// The files of a variant's kernels.
 struct KernelFiles {

@@ -8,8 +8,7 @@
 
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/mask/mask.hpp"
-#include "backend/kernels/shared/node_costs.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/shared/tile_time.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/measured_at.hpp"
 
@@ -175,12 +174,7 @@ class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
       layout.add_workspace(&device::AttentionArguments::shares,
                            static_cast<std::size_t>(tiles) * sizeof(*device::AttentionArguments::shares));
     }
-    const char* const kernel = shape().wide           ? "hopper_wide_decode"
-                               : hopper && persistent ? "hopper_persistent_decode"
-                               : hopper               ? "hopper_split_kv_decode"
-                               : persistent           ? "split_kv_persistent_decode"
-                                                      : "split_kv_decode";
-    const KernelLaunch launch{kernel, persistent ? layout.blocks : tiles * shape().splits, shape().threads(),
+    const KernelLaunch launch{kernel(), persistent ? layout.blocks : tiles * shape().splits, shape().threads(),
                               split_kv_shared_bytes(shape(), p.dim_qk, p.dim_v), hopper};
     if (shape().wide)
       layout.add_launch(launch);
@@ -194,11 +188,19 @@ class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
   }
   KernelFiles files(Direction) const override {
     if (shape().wide) return {{}, {{"backend/kernels/split_kv/wide_decode.cuh"}}};
-    const bool persistent = shape().persistent_ctas > 0;
-    if (shape().hopper && persistent) return {{}, {{"backend/kernels/split_kv/hopper_persistent_decode.cuh"}}};
-    if (shape().hopper) return {{}, {{"backend/kernels/split_kv/hopper_decode.cuh", {"hopper_split_kv_decode"}}}};
-    if (persistent) return {{}, {{"backend/kernels/split_kv/persistent_decode.cuh"}}};
-    return {{}, {{"backend/kernels/split_kv/decode.cuh", {"split_kv_decode"}}}};
+    const char* const file =
+        shape().hopper ? "backend/kernels/split_kv/hopper_decode.cuh" : "backend/kernels/split_kv/decode.cuh";
+    return {{}, {{file, {kernel()}}}};
+  }
+
+ private:
+  const char* kernel() const {
+    const bool hopper = shape().hopper, persistent = shape().persistent_ctas > 0;
+    return shape().wide           ? "hopper_wide_decode"
+           : hopper && persistent ? "hopper_persistent_decode"
+           : hopper               ? "hopper_split_kv_decode"
+           : persistent           ? "split_kv_persistent_decode"
+                                  : "split_kv_decode";
   }
 };
 

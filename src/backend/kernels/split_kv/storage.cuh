@@ -1,4 +1,4 @@
-// Shared memory of the decode kernels, in the form that shared/storage.cuh describes. The teams' partials take the
+// Shared memory of the decode kernels, in the form that shared/memory.cuh describes. The teams' partials take the
 // place of their tiles of keys when these are no longer needed.
 #pragma once
 

@@ -3,7 +3,6 @@
 // passes them on.
 #pragma once
 
-#include "backend/kernels/split_kv/whole_rows.cuh"
 #include "backend/kernels/split_kv/wide_tiles.cuh"
 
 // Both warpgroups' threads have the same rows, so that one passes on what it has in registers: words of 16 bytes, each

@@ -19,7 +19,8 @@
 namespace scoremod::backend::kernels {
 
 namespace device {
-#include "backend/kernels/shared/arguments.cuh"
+using std::size_t;
+#include "backend/kernels/shared/memory.cuh"
 }  // namespace device
 
 /// The tensor maps of q, k, v, d_o and a TMA-loaded bias, or v^T of FP8, as the driver writes them. Hopper kernels take

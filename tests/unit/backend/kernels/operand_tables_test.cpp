@@ -10,7 +10,6 @@
 #include "backend/cuda/text/exact_sum.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "base/fail.hpp"
 #include "check/random_problem.hpp"

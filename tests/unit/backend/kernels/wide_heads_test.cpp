@@ -11,7 +11,7 @@
 
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/portable/family.hpp"
-#include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/kernels/split_kv/family.hpp"
 #include "backend/memory_space.hpp"
 #include "base/float16.hpp"

@@ -1,0 +1,71 @@
+"""The kernels' folder and the path of one Hopper forward have no more files than this, so that a reader can follow one."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools" / "checks"))
+from kernel_files import device_files, folder_files, forward_files, host_files  # noqa: E402
+
+SRC = ROOT / "src"
+MOST_OF_FOLDER, MOST_OF_FORWARD = 68, 28
+
+TREE = {
+    "hopper/forward.cuh": ["hopper/tiles.cuh"],
+    "hopper/tiles.cuh": ["shared/settings.cuh"],
+    "hopper/backward.cuh": ["hopper/tiles.cuh"],
+    "hopper/family.hpp": ["shared/settings.cuh"],
+    "hopper/family.cpp": ["hopper/family.hpp", "operand_gradients/sums.hpp"],
+    "hopper/shapes.cpp": ["hopper/family.hpp"],
+    "shared/settings.cuh": [],
+    "backend/kernels_backend.cpp": ["hopper/family.hpp", "portable/family.hpp"],
+    "backend/unused.hpp": [],
+    "portable/family.hpp": [],
+    "operand_gradients/sums.hpp": [],
+}
+
+
+@pytest.fixture
+def src(tmp_path):
+    for name, includes in TREE.items():
+        file = tmp_path / "backend" / "kernels" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(f'#include "backend/kernels/{other}"\n' for other in includes) + '#include <vector>\n#include "elsewhere.hpp"\n')
+    return tmp_path
+
+
+def names(files):
+    return [file.removeprefix("backend/kernels/") for file in files]
+
+
+def test_files_of_a_forward_are_found(src):
+    assert names(device_files(src)) == ["hopper/forward.cuh", "hopper/tiles.cuh", "shared/settings.cuh"]
+    assert names(host_files(src)) == ["backend/kernels_backend.cpp", "hopper/family.cpp", "hopper/family.hpp", "hopper/shapes.cpp", "shared/settings.cuh"]
+    assert names(forward_files(src)) == sorted({*names(device_files(src)), *names(host_files(src))})
+    assert names(folder_files(src)) == sorted(TREE)
+
+
+def test_the_folder_has_few_files():
+    assert len(folder_files(SRC)) <= MOST_OF_FOLDER
+
+
+def test_a_forward_has_few_files():
+    files = forward_files(SRC)
+    assert len(files) <= MOST_OF_FORWARD, "\n".join(files)
+
+
+def test_a_forward_has_its_main_files():
+    """A rule that no longer follows the code would pass the others."""
+    main = [
+        "backend/kernels_backend.cpp",
+        "backend/recipe.cpp",
+        "family.hpp",
+        "hopper/family.cpp",
+        "hopper/shapes.cpp",
+        "text/kernel_source.cpp",
+        "shared/softmax.cuh",
+        "workspace/call.cpp",
+    ]
+    assert set(main) <= set(names(forward_files(SRC)))
