@@ -14,6 +14,7 @@ import torch
 
 import scoremod
 from scoremod import changing_constants
+from scoremod.bounded_cache import BoundedCache
 from scoremod.torch import api, changing_numbers, eager_calls, flex_attention, kept_traces, open_numbers, repeated_calls
 from scoremod.torch.aten_ops import RULES
 from scoremod.torch.function_keys import FLOAT
@@ -26,6 +27,7 @@ factor_of_module = 1.0
 def nothing_kept(monkeypatch):
     for module, name in ((eager_calls, "_kept"), (kept_traces, "_kept"), (changing_numbers, "_seen")):
         monkeypatch.setattr(module, name, {})
+    monkeypatch.setattr(changing_numbers, "_remembered", BoundedCache(2))
 
 
 @pytest.fixture
@@ -248,8 +250,15 @@ def test_deterministic_calls_have_the_same_bits_whichever_call_it_is(random):
         found = torch.autograd.grad((o * weights).sum(), [*tensors, slopes])
         for each, first in zip(found, seen.setdefault(numbers, found)):
             assert torch.equal(each, first), numbers
-    (changes,) = changing_numbers._seen.values()
+    (changes,) = changing_numbers._remembered.values()
     assert len(changes.open) == 2 and compiled() - before == 2
+
+
+def test_deterministic_calls_forget_no_first_number():
+    keys = [[(FLOAT, value.hex(), name) for value in (0.5, 0.75)] for name in ("one", "another", "one too many")]
+    for first, second in keys * 2:
+        assert changing_numbers.opened(first, True) is None
+        assert (changing_numbers.opened(second, True) is None) == (first[2] == "one too many")
 
 
 def test_threads_have_the_same_first_numbers(monkeypatch):

@@ -4,9 +4,11 @@ program, if the functions only do arithmetic with it. No other value is then tra
 Before that, two programs must agree: the one with operands, given these numbers, and the one that was traced for these numbers alone.
 
 A derivative multiplies constants out beforehand, and rounds otherwise than with operands. In deterministic calls, therefore, the numbers themselves
-decide: the first ones are constants at each call, and all others are operands at each call.
+decide: the first ones are constants at each call, and all others are operands at each call. What was first is never forgotten. Functions that come
+after the most that can be remembered have constants alone.
 """
 
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,9 +22,9 @@ from scoremod.torch.open_numbers import NumbersOfTrace, OpenNumber, tensor_of_nu
 from scoremod.torch.rebuilt_functions import Rebuilding, tells_kinds
 from scoremod.torch.trace import Tracer
 
-# (a key without its floats, whether calls are deterministic) -> _Changes.
-_seen = BoundedCache(512)
-_lock = Lock()
+# A key without its floats -> _Changes; and those of deterministic calls.
+_seen, _remembered = BoundedCache(512), BoundedCache(4096)
+_lock = Lock(threading.RLock)  # a key's objects may have code of their own
 _OPEN = object()
 
 
@@ -66,11 +68,13 @@ def opened(key, deterministic):
     for place in places:
         without[place] = None
     without = tuple(without)
+    changes_of = _remembered if deterministic else _seen
     with _lock:  # or threads would each have first numbers of their own
-        changes = _seen.get((without, deterministic))
+        changes = changes_of.get(without)
         if changes is None:
-            changes = _Changes({place: key[place] for place in places}, frozenset(places if deterministic else ()))
-            _seen[without, deterministic] = changes
+            if deterministic and changes_of.is_full():
+                return None
+            changes = changes_of[without] = _Changes({place: key[place] for place in places}, frozenset(places if deterministic else ()))
     changed = {place for place, first in changes.first.items() if key[place] != first}
     if deterministic and not changed:
         return None
