@@ -25,6 +25,10 @@ class BoundedCache(dict):
                 while len(self) > self._limit:
                     dropped.append(self.pop(self._order.popleft(), None))
 
+    def is_full(self):
+        """Whether a new entry takes the place of another."""
+        return len(self) >= self._limit
+
     def clear(self):
         with self._lock:
             super().clear()

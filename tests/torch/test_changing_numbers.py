@@ -1,18 +1,23 @@
 """Python numbers that change from call to call: operands at their second value where arithmetic is all that is done with them, constants otherwise."""
 
+import contextlib
 import functools
 import math
 import random as pseudo_random
+import threading
 import types
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 import scoremod
 from scoremod import changing_constants
-from scoremod.torch import api, changing_numbers, eager_calls, flex_attention, kept_traces, open_numbers
+from scoremod.bounded_cache import BoundedCache
+from scoremod.torch import api, changing_numbers, eager_calls, flex_attention, kept_traces, open_numbers, repeated_calls
 from scoremod.torch.aten_ops import RULES
+from scoremod.torch.function_keys import FLOAT
 
 B, H, S, D = 1, 2, 9, 8
 factor_of_module = 1.0
@@ -22,6 +27,7 @@ factor_of_module = 1.0
 def nothing_kept(monkeypatch):
     for module, name in ((eager_calls, "_kept"), (kept_traces, "_kept"), (changing_numbers, "_seen")):
         monkeypatch.setattr(module, name, {})
+    monkeypatch.setattr(changing_numbers, "_remembered", BoundedCache(2))
 
 
 @pytest.fixture
@@ -226,6 +232,51 @@ def test_numbers_that_change_one_after_the_other(tensors):
         torch.testing.assert_close(found, by_constants(tensors, lambda step: make(*step), step), rtol=1e-5, atol=1e-5)
     (changes,) = changing_numbers._seen.values()
     assert len(changes.open) == 3 and compiled() - before <= 4 + len(steps)  # of which those by constants are some
+
+
+def test_deterministic_calls_have_the_same_bits_whichever_call_it_is(random):
+    """A derivative multiplies constants out beforehand: a number that was a constant at one call and an operand at another had two gradients."""
+    tensors = [torch.randn(B, H, 40, D, generator=random, requires_grad=True) for _ in range(3)]
+    slopes = torch.rand(H, generator=random, requires_grad=True)
+    weights, before, seen = torch.randn(B, H, 40, D, generator=random), compiled(), {}
+
+    def make(t, u):
+        return lambda score, b, h, q_idx, kv_idx: score / u + slopes[h] * (kv_idx - q_idx) * t
+
+    for numbers in [(0.3, 0.7), (0.37, 0.7), (0.3, 0.77), (0.37, 0.77)] * 2 + [(0.37, 0.7), (0.3, 0.7)]:
+        for kept in (eager_calls._kept, kept_traces._kept, repeated_calls._sites):
+            kept.clear()
+        o = flex_attention(*tensors, make(*numbers), deterministic=True)
+        found = torch.autograd.grad((o * weights).sum(), [*tensors, slopes])
+        for each, first in zip(found, seen.setdefault(numbers, found)):
+            assert torch.equal(each, first), numbers
+    (changes,) = changing_numbers._remembered.values()
+    assert len(changes.open) == 2 and compiled() - before == 2
+
+
+def test_deterministic_calls_forget_no_first_number():
+    keys = [[(FLOAT, value.hex(), name) for value in (0.5, 0.75)] for name in ("one", "another", "one too many")]
+    for first, second in keys * 2:
+        assert changing_numbers.opened(first, True) is None
+        assert (changing_numbers.opened(second, True) is None) == (first[2] == "one too many")
+
+
+def test_threads_have_the_same_first_numbers(monkeypatch):
+    """Another thread's first call comes in between where one looks for the first numbers."""
+    waits, made = threading.Barrier(2, timeout=20), []
+
+    class Changes(changing_numbers._Changes):
+        def __init__(self, *arguments):
+            made.append(self)
+            super().__init__(*arguments)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                waits.wait(0.2)
+
+    monkeypatch.setattr(changing_numbers, "_Changes", Changes)
+    keys = [(FLOAT, value.hex()) for value in (0.5, 0.75)]
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda key: changing_numbers.opened(key, True), keys))
+    assert len(made) == 1 and found.count(None) == 1
 
 
 def test_other_sizes_and_gradients_of_a_changing_number(random):

@@ -22,8 +22,8 @@ def causal(b, h, i, j):
 
 
 class Case:
-    """One call with its tensors. What its functions read are tensors: a Python number becomes an operand once another call has another one, and then rounds
-    a captured tensor's gradient in another order."""
+    """One call with its tensors. What its functions read are tensors: a Python number becomes an operand once another call has another one. Then a
+    captured tensor's gradient is rounded otherwise, unless calls are deterministic."""
 
     def __init__(self, number, device):
         choose = random.Random(number)

@@ -131,7 +131,8 @@ def flex_attention(
     backends : list of str or str, optional
         Who may run it: names in order, and names to leave out with a "-" before them, as a list or with commas (`scoremod docs gpus`).
     deterministic : bool, optional
-        Whether the gradients must be the same bits each time; without it what torch.use_deterministic_algorithms says.
+        Whether the gradients must be the same bits each time in a process, whichever call it is; without it what
+        torch.use_deterministic_algorithms says.
     new_sizes : {"wait", "serve"}, optional
         "wait" for the fastest backend's plan where a size has none yet, or "serve": run a ready plan meanwhile (`scoremod docs serving`).
     q_start : int, integer Tensor [batch] or "bottom_right", optional
@@ -377,7 +378,7 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
             if request is not None:
                 remember(request, call, captured, bound)
             return call(query, key, value, captured, bound, dropout, offsets, out)
-        changed = opened(functions)
+        changed = opened(functions, options.deterministic)
         if changed is not None:
             call = known(kind_of(changed.key, (*captured, *bound), query, key, value, enable_gqa, with_lse, structure))
             if call is not None and (offsets is None or call.serves(offsets)):
@@ -391,7 +392,7 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
         return of_nothing(query, key, value, bound, options, captured)
     given = query, key, value
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
-    found = open_trace((score_mod, mask_mod), functions, captured, extents, query.device) if is_short else None
+    found = open_trace((score_mod, mask_mod), functions, captured, extents, query.device, options.deterministic) if is_short else None
     if found is not None:
         changed, traced, sources, numbers = found
         kind, captured, is_kept = kind_of(changed.key, (*captured, *bound), *given, enable_gqa, with_lse, structure), [*captured, *numbers], True

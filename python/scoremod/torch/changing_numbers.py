@@ -2,12 +2,18 @@
 program, if the functions only do arithmetic with it. No other value is then traced and compiled.
 
 Before that, two programs must agree: the one with operands, given these numbers, and the one that was traced for these numbers alone.
+
+A derivative multiplies constants out beforehand, and rounds otherwise than with operands. In deterministic calls, therefore, the numbers themselves
+decide: the first ones are constants at each call, and all others are operands at each call. What was first is never forgotten. Functions that come
+after the most that can be remembered have constants alone.
 """
 
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from scoremod.bounded_cache import BoundedCache
+from scoremod.fork_safety import Lock
 from scoremod.program import Builder
 from scoremod.torch.asked_sizes import AskedExtents
 from scoremod.torch.function_keys import FLOAT, key_of
@@ -16,8 +22,9 @@ from scoremod.torch.open_numbers import NumbersOfTrace, OpenNumber, tensor_of_nu
 from scoremod.torch.rebuilt_functions import Rebuilding, tells_kinds
 from scoremod.torch.trace import Tracer
 
-# A key without its floats -> _Changes.
-_seen = BoundedCache(512)
+# A key without its floats -> _Changes; and those of deterministic calls.
+_seen, _remembered = BoundedCache(512), BoundedCache(4096)
+_lock = Lock(threading.RLock)  # a key's objects may have code of their own
 _OPEN = object()
 
 
@@ -26,8 +33,8 @@ class _Changes:
 
     first: the first floats. open, fixed: the places in the key of those that are operands, and of those that can't be."""
 
-    def __init__(self, first):
-        self.first, self.open, self.fixed = first, frozenset(), frozenset()
+    def __init__(self, first, is_open=frozenset()):
+        self.first, self.open, self.fixed = first, is_open, frozenset()
 
     def fix(self, places):
         self.fixed |= places
@@ -52,8 +59,8 @@ class NumberOperand(NamedTuple):
         return tensor_of_number(self.evaluate({read: values[place] for read, place in self.places.items()}), device)
 
 
-def opened(key):
-    """The Opened of functions of this key; None where no float of theirs is an operand."""
+def opened(key, deterministic):
+    """The Opened of functions of this key; None where no float of theirs is an operand. Of deterministic calls all are, once any has changed, or none."""
     places = [i + 1 for i, each in enumerate(key) if each is FLOAT]
     if not places:
         return None
@@ -61,11 +68,16 @@ def opened(key):
     for place in places:
         without[place] = None
     without = tuple(without)
-    changes = _seen.get(without)
-    if changes is None:
-        _seen[without] = _Changes({place: key[place] for place in places})
-        return None
+    changes_of = _remembered if deterministic else _seen
+    with _lock:  # or threads would each have first numbers of their own
+        changes = changes_of.get(without)
+        if changes is None:
+            if deterministic and changes_of.is_full():
+                return None
+            changes = changes_of[without] = _Changes({place: key[place] for place in places}, frozenset(places if deterministic else ()))
     changed = {place for place, first in changes.first.items() if key[place] != first}
+    if deterministic and not changed:
+        return None
     if not changed <= changes.open:
         changes.open |= changed - changes.fixed
     if not changes.open:
@@ -78,9 +90,9 @@ def _with_open(key, changes):
     return Opened(tuple(_OPEN if i in is_open else each for i, each in enumerate(key)), {i: float.fromhex(key[i]) for i in is_open}, changes)
 
 
-def open_trace(functions, key, tensors, extents, device):
+def open_trace(functions, key, tensors, extents, device, deterministic):
     """(Opened, KeptTrace, sources, tensors of its numbers) of functions of this key, of which some floats are operands; None where none can be."""
-    while (found := opened(key)) is not None:
+    while (found := opened(key, deterministic)) is not None:
         kept_key = trace_key(found.key, tensors, extents, device)
         traced = known_trace(kept_key, extents)
         if traced is None:

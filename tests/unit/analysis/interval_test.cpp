@@ -27,6 +27,16 @@ TEST(Interval, AZeroThatMayBeNanMayBeTrue) {
   expect_range(as_bool({2, 3, true}), 1, 1, false);
 }
 
+TEST(Interval, AnIntegerOfANanIsZero) {
+  Node to_i32;
+  to_i32.op = Op::kToI32;
+  to_i32.type = Type::kI32;
+  to_i32.arg_count = 1;
+  const auto as_i32 = [&](ValueRange x) { return range_of_op(to_i32, Type::kF32, std::array{x}); };
+  expect_range(as_i32({2.5, 3.5, false}), 2, 3, false);
+  expect_range(as_i32({2.5, 3.5, true}), 0, 3, false);
+}
+
 /// Masks are decided by these bounds, so that they may be a little wide, and not more.
 TEST(Interval, FunctionsWithBoundsStayWithinThem) {
   struct Bounds {

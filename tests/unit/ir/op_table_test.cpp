@@ -81,6 +81,8 @@ TEST(InferType, GivesTheResultOrSaysWhyNot) {
   EXPECT_EQ(infer(Op::kLt, {kBool, kBool}),
             "'<' takes two f32 or two i32, found (bool, bool); convert with f32(), i32() or bool()");
   EXPECT_EQ(infer(Op::kAnd, {kI32, kI32}), "'&' takes two bool, found (i32, i32); convert with f32(), i32() or bool()");
+  EXPECT_EQ(infer(Op::kAnd, {kI32, kBool}),
+            "'&' takes two bool, found (i32, bool); convert with f32(), i32() or bool()");
   EXPECT_EQ(infer(Op::kAnd, {kBool, kI32}),
             "'&' takes two bool, found (bool, i32); convert with f32(), i32() or bool()");
   EXPECT_EQ(infer(Op::kSelect, {kBool, kI32, kI32}), "i32");

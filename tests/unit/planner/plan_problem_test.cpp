@@ -13,8 +13,8 @@
 namespace scoremod::planner {
 namespace {
 
-/// The host's, on a device that cannot make a context.
-class MemoryWithoutContext final : public backend::MemorySpace {
+/// The host's memory as a device's.
+class MemoryOfADevice : public backend::MemorySpace {
  public:
   MemoryKind kind() const override { return MemoryKind::kCuda; }
   std::size_t alignment() const override { return host_.alignment(); }
@@ -25,15 +25,27 @@ class MemoryWithoutContext final : public backend::MemorySpace {
   void wait(void* stream) const override { host_.wait(stream); }
   int current_device() const override { return 0; }
   backend::DeviceProperties describe() const override { return host_.describe(); }
-  backend::TargetContext begin_context() const override {
-    const auto make = []() -> std::uint64_t { fail_environment("another process has all of the device's memory"); };
-    return backend::TargetContext(std::async(std::launch::async, make).share());
-  }
   void make_current(int) const override {}
   std::string objection(const void*, int) const override { return {}; }
 
  private:
   const backend::MemorySpace& host_ = backend::host_memory();
+};
+
+/// On a device that cannot make a context.
+class MemoryWithoutContext final : public MemoryOfADevice {
+ public:
+  backend::TargetContext begin_context() const override {
+    const auto make = []() -> std::uint64_t { fail_environment("another process has all of the device's memory"); };
+    return backend::TargetContext(std::async(std::launch::async, make).share());
+  }
+};
+
+/// The host's, on a device that nothing can be told of, for a reason that is none of the machine's.
+class MemoryWithoutDescription final : public MemoryOfADevice {
+ public:
+  backend::DeviceProperties describe() const override { fail_bug("a device without a name"); }
+  backend::TargetContext begin_context() const override { return backend::TargetContext(0); }
 };
 
 /// Whose plans cannot be loaded, for a reason of their own.
@@ -98,6 +110,15 @@ TEST(PlanProblem, ThrowsWhatElseFails) {
     FAIL() << "planned what cannot be loaded";
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()), "no module can be loaded");
+  }
+}
+
+TEST(PlanProblem, TakesABugForNoMissingDevice) {
+  try {
+    planned_in(MemoryWithoutDescription());
+    FAIL() << "planned on a device that cannot be described";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBug) << error.what();
   }
 }
 

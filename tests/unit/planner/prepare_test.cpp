@@ -13,6 +13,7 @@
 
 #include "compiler/pipeline.hpp"
 #include "planner/plan_problem.hpp"
+#include "support/refusing_recipe.hpp"
 #include "support/scratch_folder.hpp"
 #include "support/willing_engine.hpp"
 
@@ -190,6 +191,38 @@ TEST(Prepare, AsksOnceWhatToExpectOfTheBackward) {
   found_by_forward(engine);
   set_plan_store_directory("");
   EXPECT_EQ(engine.asked, 2) << "once to expect, and once to plan";
+}
+
+/// A host backend whose backward writes all operand gradients itself, or that has none. Counts how often it is asked
+/// for a pass of operands.
+class WholeBackward final : public test::WillingEngine {
+ public:
+  explicit WholeBackward(bool has_backward) : has_backward_(has_backward) {}
+  const char* name() const override { return "whole"; }
+  bool offers(const backend::Task&) const override { return true; }
+  std::vector<backend::Candidate> candidates(const compiler::CompiledProblem&, const backend::Task& task,
+                                             const backend::Target&, std::vector<UnsupportedReason>&) const override {
+    if (!task.operand_gradients.empty()) ++asked_for_operands;
+    if (task.direction == backend::Direction::kBackward && !has_backward_) return {};
+    backend::Candidate candidate;
+    candidate.task = task;
+    candidate.any_operand_gradients = true;
+    candidate.recipe = std::make_shared<test::RefusingRecipe>();
+    return {std::move(candidate)};
+  }
+
+  mutable std::atomic<int> asked_for_operands{0};
+
+ private:
+  bool has_backward_;
+};
+
+TEST(Prepare, PlansNothingBesideABackwardThatWritesAllOperandGradientsOrIsNone) {
+  for (const bool has_backward : {true, false}) {
+    const WholeBackward engine(has_backward);
+    prepared_by(engine, problem_of(16, true), Level::kVerified);
+    EXPECT_EQ(engine.asked_for_operands, 0);
+  }
 }
 
 TEST(Prepare, PlansBothDirectionsOnTheHost) {

@@ -54,6 +54,8 @@ TEST(CompareOutput, FindsNumbersOfTheWrongKind) {
   EXPECT_EQ(check_of(DType::kF32, nan, 1, 1, 0).wrong_kind, 1);
   EXPECT_EQ(check_of(DType::kF32, 1, nan, std::nanf(""), 0).wrong_kind, 1);
   EXPECT_EQ(check_of(DType::kF32, nan, nan, std::nanf(""), 0).wrong_kind, 0);
+  EXPECT_EQ(check_of(DType::kF32, nan, kInfinity, std::numeric_limits<float>::infinity(), 0).wrong_kind, 0);
+  EXPECT_EQ(check_of(DType::kF32, nan, nan, std::nanf(""), 0, "lse").wrong_kind, 0);
   const auto lse = [](double found) {
     return check_of(DType::kF32, found, -kInfinity, -std::numeric_limits<float>::infinity(), 0, "lse").wrong_kind;
   };

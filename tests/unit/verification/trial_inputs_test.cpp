@@ -7,7 +7,12 @@
 #include <gtest/gtest.h>
 
 #include "backend/reference/naive_attention.hpp"
+#include "base/element.hpp"
 #include "compiler/pipeline.hpp"
+#include "problem/implied_operands.hpp"
+#include "problem/stored_unit.hpp"
+#include "problem/strided_tensor.hpp"
+#include "support/large_problem.hpp"
 #include "support/problem_for.hpp"
 #include "verification/trial_problem.hpp"
 
@@ -117,6 +122,43 @@ TEST(TrialInputs, OfATwoRowProblemsTrialHaveAnEmptyRow) {
   problem.seq_kv = 128;
   problem.operands[0].shape = {12};
   expect_some(shares_of(trial_problem(compiler::compile(problem)).problem).empty, "rows without a key");
+}
+
+/// An offset of 0 behind others would empty a sequence's rows, and be none.
+TEST(TrialInputs, LeaveTheOffsetsOfSequencesAlone) {
+  AttentionProblem problem = test::large_problem("value = score");
+  problem.tokens_q = problem.tokens_kv = 8192;
+  problem.q.layout = problem.k.layout = problem.v.layout = problem.o.layout = Layout::kTHD;
+  const AttentionProblem trial = trial_problem(compiler::compile(problem)).problem;
+  const ProblemInputs inputs = trial_inputs(trial, {trial.effective_scale(), {}, nullptr});
+  const ProblemInputs plain = plain_inputs(trial);
+  ASSERT_EQ(inputs.operands.size(), 2u);
+  for (std::size_t i = 0; i < inputs.operands.size(); ++i) EXPECT_EQ(inputs.operands[i].bytes, plain.operands[i].bytes);
+}
+
+/// KV heads have scales of their own, and a query head is far by that of its KV head.
+TEST(TrialInputs, MakeScoresFarByTheScaleOfTheirKvHead) {
+  AttentionProblem problem = problem_with("value = score", DType::kBF16);
+  problem.heads_q = 8;
+  problem.heads_kv = 4;
+  problem.dtype_kv = DType::kE4M3;
+  problem.operands = {{"descale_k", DType::kF32, {4}, {}}, {"descale_v", DType::kF32, {4}, {}}};
+  problem = problem::with_implied_operands(std::move(problem));
+  const ProblemInputs inputs = trial_inputs(problem, {problem.effective_scale(), {}, nullptr});
+  const std::vector<std::byte> plain = plain_inputs(problem).q;
+  std::vector<const void*> operands;
+  for (const OwnedOperand& operand : inputs.operands) operands.push_back(operand.bytes.data());
+  const problem::StoredUnit unit(problem, problem::TensorRole::kK);
+  std::vector<double> far(8);
+  problem::placed_tensor(problem, problem::TensorRole::kQ, operands)
+      .for_each_offset([&](std::int64_t number, std::int64_t offset) {
+        const auto query = load_element<double>(inputs.q.data(), problem.dtype, offset);
+        if (query == load_element<double>(plain.data(), problem.dtype, offset)) return;
+        const std::int64_t head = number / problem.dim_qk / problem.seq_q % problem.heads_q;
+        far[static_cast<std::size_t>(head)] = query * unit.of(operands, head / 2);
+      });
+  EXPECT_NE(far.front(), 0);
+  for (const double score : far) EXPECT_NEAR(score / far.front(), 1, 0x1p-6);
 }
 
 TEST(TrialInputs, AreTheRandomOnesWhereTheProgramAllowsNoOther) {
