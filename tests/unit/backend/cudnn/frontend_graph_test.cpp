@@ -4,11 +4,17 @@
 
 #include "backend/cudnn/graph/frontend_graph.hpp"
 
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <iterator>
 #include <string>
 
 #include <gtest/gtest.h>
 
+#include "backend/cuda/device/load_stub_driver.hpp"
 #include "backend/cudnn/graph/frontend_engine.hpp"
+#include "backend/cudnn/graph/library.hpp"
 #include "backend/cudnn/graph/plan_key.hpp"
 
 namespace scoremod::backend::cudnn {
@@ -141,6 +147,35 @@ TEST(FrontendGraph, RefusesAPaddingMaskBesideAModifier) {
   EXPECT_NE(status.err_msg.find("Attention score mod enabled and hence other subgraphs are disabled"),
             std::string::npos)
       << "the frontend has learned it: " << status.err_msg;
+}
+
+/// Builds by heuristics of which the first name no engine, and tells the engine. Ends the process: the stub driver that
+/// is loaded stays for all of it.
+[[noreturn]] void build_by(const std::vector<fe::HeurMode_t>& heuristics) {
+  cuda::load_stub_driver();
+  fe::cudnn_dlhandle = library().cudnn;
+  std::ifstream file(SCOREMOD_DEVICES_FOLDER "/h200.json");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto properties = std::make_shared<fe::DeviceProperties>();
+  Graph graph;
+  if (properties->deserialize({text.begin(), text.end()}).is_bad()) std::_Exit(2);
+  graph.set_sm_version(90).set_device_properties(properties);
+  const AttentionGraph spec = placed_graph(Direction::kForward, {});  // which the graph's functions read
+  fill_graph(spec, graph);
+  if (graph.validate().is_bad() || graph.build_operation_graph(nullptr).is_bad()) std::_Exit(3);
+  EngineBuild engine(graph, {}, heuristics);
+  const auto none = engine.run();
+  std::cerr << (none ? none->text : engine.built()) << "; " << engine.next().size() << " behind\n";
+  std::_Exit(none ? 1 : 0);
+}
+
+TEST(EngineBuild, TakesAnEngineOfOtherHeuristicsWhereTheFirstNameNone) {
+  if (dlopen("libcuda.so.1", RTLD_NOW) != nullptr) GTEST_SKIP() << "this machine has a CUDA driver";
+  if (!library().available) GTEST_SKIP() << library().reason;
+  // cuDNN's open-source engines are none of attention's.
+  constexpr fe::HeurMode_t kNone = fe::HeurMode_t::OPENSOURCE, kFallback = fe::HeurMode_t::FALLBACK;
+  EXPECT_EXIT(build_by({kNone, kFallback}), testing::ExitedWithCode(0), "eng[0-9]+; 0 behind");
+  EXPECT_EXIT(build_by({kNone}), testing::ExitedWithCode(1), "");
 }
 
 TEST(EngineConfig, IsReadFromItsName) {
