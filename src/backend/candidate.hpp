@@ -125,6 +125,9 @@ struct Candidate {
   CandidateKey refusal_key;
   std::string label;  ///< such as "forward bf16 b4 h16 s4096x4096 d128", for the store's files
   Prediction predicted;
+  /// Why it comes behind other backends' candidates unless the caller orders the backends; empty: predicted times
+  /// decide.
+  std::string behind_others = {};
   std::optional<std::size_t> workspace_bytes;  ///< where it is known before a build
   bool any_operand_gradients = false;  ///< backward: it also writes whichever operands' gradients a call asks for
   // Texts and numbers that explain shows.

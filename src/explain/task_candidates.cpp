@@ -79,6 +79,8 @@ std::string decision(const Considered& considered, const Considered& chosen, con
                   *chosen.measured_milliseconds, " ms");
   }
   if (selection.in_order) return concat("after ", other, " in the order of ", selection.decided_by);
+  if (!considered.candidate.behind_others.empty())
+    return concat("after ", other, ": ", considered.candidate.behind_others);
   return concat("predicted to take ", considered.candidate.predicted.milliseconds, " ms, and ", other, " ",
                 chosen.candidate.predicted.milliseconds, " ms");
 }

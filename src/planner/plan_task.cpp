@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 #include "backend/unsupported.hpp"
@@ -89,7 +90,8 @@ class TaskPlanner {
     // Within one backend the fastest comes first, even if the caller orders backends.
     std::ranges::stable_sort(answer_.considered, {}, [&](const Considered& c) {
       const auto place = std::ranges::find(request_.backends, c.engine) - request_.backends.begin();
-      return std::pair(request_.in_order ? place : 0, c.candidate.predicted.milliseconds);
+      return std::tuple(request_.in_order ? place : 0, !request_.in_order && !c.candidate.behind_others.empty(),
+                        c.candidate.predicted.milliseconds);
     });
   }
 

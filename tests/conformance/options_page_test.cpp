@@ -49,7 +49,9 @@ struct Answer {
 Answer both(Answer one, const Answer& other) {
   one.forward.insert(other.forward.begin(), other.forward.end());
   one.backward.insert(other.backward.begin(), other.backward.end());
-  one.was_run = one.was_run && other.was_run;
+  // A device runs nothing of what is refused.
+  const bool refused = !one.forward.empty() && !one.backward.empty();
+  one.was_run = refused || (one.was_run && other.was_run);
   return one;
 }
 

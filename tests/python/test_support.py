@@ -105,7 +105,7 @@ def test_reasons_are_listed_and_are_about_the_problem():
             assert list(faults(problem, answer)) == [], (answer["backend"], problem)
             seen |= {refusal["id"] for refusal in answer["refusals"]}
     if any(answer["memory"] == "cuda" for answer in scoremod.support(problems()[0], level="static")):
-        assert {"dtype", "head_dim", "dropout", "ragged"} <= seen
+        assert {"dtype", "head_dim", "dropout", "max_logit"} <= seen
 
 
 def test_compiling_agrees():

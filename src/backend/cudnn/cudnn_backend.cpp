@@ -7,6 +7,7 @@
 #include "backend/cudnn/graph/handle.hpp"
 #include "backend/cudnn/graph/library.hpp"
 #include "backend/cudnn/lowering/fused_gradient.hpp"
+#include "backend/cudnn/lowering/page_mask.hpp"
 #include "backend/cudnn/lowerings.hpp"
 #include "backend/cudnn/problem_rules.hpp"
 #include "backend/cudnn/recipe.hpp"
@@ -68,20 +69,8 @@ class CudnnBackend final : public Backend {
 
   std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,
                                     std::vector<UnsupportedReason>& reasons) const override {
-    const DeviceTarget device = cudnn::device_target(target);
-    const cudnn::PlanTask plan_task = plan_task_of(task);
-    if (!writes(problem, plan_task, reasons)) return {};
-    const PatternTable& table = device.patterns(cudnn::row_class(problem.problem));
-    cudnn::Lowerings found =
-        cudnn::lowerings(problem, plan_task, allowed_ ? allowed_ : cudnn::right_patterns(table, task.direction));
-    for (std::string& reason : found.reasons) {
-      reasons.push_back(unsupported(Rule::kNoLowering, std::move(reason)));
-    }
-    std::vector<Candidate> candidates;
-    for (cudnn::Lowering& lowering : found.found) {
-      candidates.push_back(cudnn::candidate_of(problem, plan_task, std::move(lowering), device));
-    }
-    return candidates;
+    if (problem.problem.paged) return candidates_of(cudnn::with_page_mask(problem), task, target, reasons);
+    return candidates_of(problem, task, target, reasons);
   }
 
   std::vector<std::vector<std::uint32_t>> fused_operand_gradients(const CompiledProblem& problem, const Target& target,
@@ -98,6 +87,24 @@ class CudnnBackend final : public Backend {
   }
 
  private:
+  std::vector<Candidate> candidates_of(const CompiledProblem& problem, const Task& task, const Target& target,
+                                       std::vector<UnsupportedReason>& reasons) const {
+    const DeviceTarget device = cudnn::device_target(target);
+    const cudnn::PlanTask plan_task = plan_task_of(task);
+    if (!writes(problem, plan_task, reasons)) return {};
+    const PatternTable& table = device.patterns(cudnn::row_class(problem.problem));
+    cudnn::Lowerings found =
+        cudnn::lowerings(problem, plan_task, allowed_ ? allowed_ : cudnn::right_patterns(table, task.direction));
+    for (std::string& reason : found.reasons) {
+      reasons.push_back(unsupported(Rule::kNoLowering, std::move(reason)));
+    }
+    std::vector<Candidate> candidates;
+    for (cudnn::Lowering& lowering : found.found) {
+      candidates.push_back(cudnn::candidate_of(problem, plan_task, std::move(lowering), device));
+    }
+    return candidates;
+  }
+
   /// Whether cuDNN writes the operand's gradient that the task asks for; says why not.
   static bool writes(const CompiledProblem& problem, const cudnn::PlanTask& task,
                      std::vector<UnsupportedReason>& reasons) {

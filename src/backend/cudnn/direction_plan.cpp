@@ -4,9 +4,11 @@
 #include "backend/cuda/device/runtime_call.hpp"
 #include "backend/cuda/device/workspace_alignment.hpp"
 #include "backend/cudnn/graph/handle.hpp"
+#include "backend/cudnn/lowering/page_mask.hpp"
 #include "base/byte_count.hpp"
 #include "base/fail.hpp"
 #include "problem/implied_operands.hpp"
+#include "problem/strided_tensor.hpp"
 
 namespace scoremod::backend::cudnn {
 namespace {
@@ -36,8 +38,12 @@ DirectionPlan::DirectionPlan(const compiler::CompiledProblem& problem, Direction
     computed_bytes_ += bytes;
   }
   if (direction == Direction::kForward) {
-    const AttentionProblem& p = problem.problem;
-    stats_place_ = place_in_workspace(static_cast<std::size_t>(p.batch * p.heads_q * p.seq_q) * sizeof(float));
+    stats_place_ = place_in_workspace(problem::lse_tensor(problem.problem).bytes());
+  }
+  if (problem.problem.tokens_q || problem.problem.tokens_kv || problem.problem.paged) {
+    placer_.emplace(problem.problem, direction);
+    placer_place_ = place_in_workspace(placer_->layout().workspace_bytes());
+    page_mask_ = page_mask_operand(problem.problem);
   }
   if (direction == Direction::kForward && problem.problem.sink != Sink::kNone) sink_ = sink_source(problem.problem);
   if (engine_->uids().size() > kMaxPointers) {
@@ -58,13 +64,22 @@ DirectionPlan::Source DirectionPlan::sink_source(const AttentionProblem& problem
   return {Source::Kind::kWorkspace, place_in_workspace(cleared_bytes_)};
 }
 
+std::size_t DirectionPlan::page_mask_place() const {
+  return placer_place_ + placer_->layout().place_of(kUidNamesPages).value();
+}
+
 DirectionPlan::Source DirectionPlan::source_of(std::int64_t uid) const {
   if (uid <= kUidDBias) return {Source::Kind::kAttention, static_cast<std::size_t>(uid)};
   if (uid == kUidScale) return {Source::Kind::kScale, 0};
   if (uid == kUidSink) return sink_;
+  if (placer_) {
+    if (const auto place = placer_->layout().place_of(uid)) return {Source::Kind::kWorkspace, placer_place_ + *place};
+  }
   const TensorBinding& binding = modifier_.bindings.at(static_cast<std::size_t>(uid - kUidModifierTensor));
   switch (binding.kind) {
-    case TensorBinding::Kind::kOperand: return {Source::Kind::kOperand, binding.operand};
+    case TensorBinding::Kind::kOperand:
+      if (binding.operand == page_mask_) return {Source::Kind::kWorkspace, page_mask_place()};
+      return {Source::Kind::kOperand, binding.operand};
     case TensorBinding::Kind::kComputed: return {Source::Kind::kWorkspace, computed_places_.at(binding.operand)};
     case TensorBinding::Kind::kOffset: return {Source::Kind::kOffset, static_cast<std::size_t>(binding.axis)};
   }
@@ -75,7 +90,13 @@ void DirectionPlan::compute_operands(const CallPointers& call, const CallParamet
                                      std::span<std::byte> workspace) const {
   std::array<void*, kMaxPointers> outputs;
   for (std::size_t i = 0; i < computed_places_.size(); ++i) outputs[i] = workspace.data() + computed_places_[i];
-  kernel_->execute(call.operands, std::span<void* const>(outputs.data(), computed_places_.size()), parameters.offsets,
+  std::vector<const void*> operands;
+  if (page_mask_) {
+    operands.assign(call.operands.begin(), call.operands.end());
+    operands.push_back(workspace.data() + page_mask_place());
+  }
+  kernel_->execute(page_mask_ ? operands : call.operands,
+                   std::span<void* const>(outputs.data(), computed_places_.size()), parameters.offsets,
                    parameters.stream);
 }
 
@@ -88,6 +109,7 @@ void DirectionPlan::clear(const CallParameters& parameters, std::span<std::byte>
 void DirectionPlan::execute(const CallPointers& call, const CallParameters& parameters,
                             std::span<std::byte> workspace) const {
   cuda::require_context(context_);
+  if (placer_) placer_->execute(call, workspace.data() + placer_place_, parameters.stream);
   if (kernel_) compute_operands(call, parameters, workspace);
   if (cleared_bytes_ > 0) clear(parameters, workspace);
   float scale = parameters.scale;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,15 +13,9 @@
 #include "backend/cudnn/graph/attention_graph.hpp"
 #include "backend/cudnn/graph/engine.hpp"
 #include "backend/cudnn/lowering/lower.hpp"
+#include "backend/cudnn/sequences/sequence_placer.hpp"
 
 namespace scoremod::backend::cudnn {
-
-/// The device pointers of one call: q, k, v and so on by their Uid (up to kUidDBias), operands in the order of the
-/// declarations.
-struct CallPointers {
-  std::array<void*, kUidDBias + 1> attention{};
-  std::span<const void* const> operands;
-};
 
 /// One direction of one problem, ready to run in the CUDA context that was current when it was made. Immutable.
 class DirectionPlan {
@@ -33,9 +28,9 @@ class DirectionPlan {
   /// The bytes of the workspace for operands that are computed before cuDNN runs.
   std::size_t computed_bytes() const { return computed_bytes_; }
 
-  /// Enqueues the computed operands' kernel and cuDNN's plan. Without a stats pointer, the LSE goes into the workspace,
-  /// which is aligned to 256 bytes. Throws Error(kInvalidArgument) in another context than the one that the plan was
-  /// made in.
+  /// Enqueues the kernels that place sequences and compute operands, and cuDNN's plan. Without a stats pointer, the LSE
+  /// goes into the workspace, which is aligned to 256 bytes. Throws Error(kInvalidArgument) in another context than the
+  /// one that the plan was made in.
   void execute(const CallPointers& call, const CallParameters& parameters, std::span<std::byte> workspace) const;
 
  private:
@@ -54,6 +49,7 @@ class DirectionPlan {
                         std::span<std::byte> workspace) const;
   Source source_of(std::int64_t uid) const;
   Source sink_source(const AttentionProblem& problem);
+  std::size_t page_mask_place() const;
   std::size_t place_in_workspace(std::size_t bytes);
 
   std::uint64_t context_ = 0;  ///< that the plan and its kernels were loaded in
@@ -64,9 +60,12 @@ class DirectionPlan {
   std::size_t computed_bytes_ = 0;
   std::vector<std::size_t> computed_places_;
   std::size_t stats_place_ = 0;
-  Source sink_;                    ///< of a forward with a sink
-  std::size_t cleared_bytes_ = 0;  ///< at the sink's place
-  std::vector<Source> sources_;    ///< one for each of the plan's uids
+  Source sink_;                             ///< of a forward with a sink
+  std::optional<SequencePlacer> placer_;    ///< where offsets or page tables place sequences
+  std::size_t placer_place_ = 0;            ///< of its results
+  std::optional<std::uint32_t> page_mask_;  ///< the operand that it writes, if k and v are paged
+  std::size_t cleared_bytes_ = 0;           ///< at the sink's place
+  std::vector<Source> sources_;             ///< one for each of the plan's uids
 };
 
 }  // namespace scoremod::backend::cudnn

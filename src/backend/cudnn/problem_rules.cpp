@@ -1,5 +1,7 @@
 #include "backend/cudnn/problem_rules.hpp"
 
+#include <bit>
+
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
 #include "problem/problem_topics.hpp"
@@ -33,7 +35,7 @@ void object_to_head_dim(const char* name, std::int64_t dim, Reasons& reasons) {
 }
 
 void object_to_strides(const char* name, TensorRole role, const AttentionProblem& problem, Reasons& reasons) {
-  const problem::TensorShape shape = problem::shape_of(problem, role);
+  const problem::TensorShape shape = problem::memory_shape_of(problem, role);
   const Strides strides = problem::strides_of(problem, role);
   if (strides.dim != 1 && shape.dim > 1) {
     reasons.push_back(
@@ -50,6 +52,20 @@ void object_to_strides(const char* name, TensorRole role, const AttentionProblem
   object("batch", shape.batch, strides.batch);
   object("heads", shape.heads, strides.head);
   object("sequence", shape.sequence, strides.sequence);
+}
+
+/// An o of another dtype is built, and was wrong in each cell of the options table that ran on an H200.
+void object_to_output_dtype(const AttentionProblem& problem, Reasons& reasons) {
+  if (!problem.dtype_o || *problem.dtype_o == problem.dtype) return;
+  reasons.push_back(unsupported(Rule::kOutputDtype, concat("expected o of the dtype of q, ", to_string(problem.dtype),
+                                                           ", found ", to_string(*problem.dtype_o))));
+}
+
+/// cuDNN's words of 9.19: "block size needs to be non-zero and a power of 2".
+void object_to_pages(const AttentionProblem& problem, Reasons& reasons) {
+  if (!problem.paged || std::has_single_bit(static_cast<std::uint64_t>(problem.paged->block_size))) return;
+  reasons.push_back(unsupported(Rule::kPaged, concat("pages have ", problem.paged->block_size,
+                                                     " tokens: cuDNN's fused attention takes powers of two")));
 }
 
 }  // namespace
@@ -71,7 +87,8 @@ std::vector<UnsupportedReason> problem_objections(const AttentionProblem& proble
       problem::topic<BackwardOptions>(problem);
   [[maybe_unused]] const auto& [program, operands] = problem::topic<ScoreProgram>(problem);
   Reasons reasons;
-  object_to_places(problem, reasons);
+  object_to_output_dtype(problem, reasons);
+  object_to_pages(problem, reasons);
   if (dropout > 0) {
     reasons.push_back(unsupported(Rule::kDropout, concat("weights are dropped (dropout is ", dropout,
                                                          "): cuDNN cannot reproduce scoremod's dropout mask")));

@@ -75,6 +75,13 @@ StructuralKey structural_key(const LoweredModifier& modifier, const AttentionPro
   key.direction = task.direction;
   key.dtype = problem.dtype;
   key.sink = task.direction == Direction::kForward && problem.sink != Sink::kNone;
+  key.ragged_q = problem.tokens_q.has_value();
+  key.ragged_kv = problem.tokens_kv.has_value();
+  if (problem.paged) {
+    const Strides strides = problem::strides_of(problem, TensorRole::kK);
+    key.page_rows = problem.paged->block_size;
+    key.pages_by_heads = problem.heads_kv > 1 && strides.head > strides.sequence;
+  }
   key.lays_out_gradients = task.direction == Direction::kBackward && lays_out_gradients(problem);
   key.deterministic = task.direction == Direction::kBackward && problem.deterministic;
   if (task.operand_gradient) {
@@ -95,14 +102,16 @@ StructuralKey structural_key(const LoweredModifier& modifier, const AttentionPro
 
 std::string canonical_text(const StructuralKey& key) {
   // Names every member: one that is added does not compile until it is written too.
-  const auto& [architecture, cudnn_version, direction, dtype, sink, lays_out_gradients, deterministic, bias_gradient,
-               dim_qk, dim_v, one_batch, one_kv_head, one_query_head, one_row, rows_to_keys, computed, modifier,
-               revision, plan_revision] = key;
+  const auto& [architecture, cudnn_version, direction, dtype, sink, ragged_q, ragged_kv, page_rows, pages_by_heads,
+               lays_out_gradients, deterministic, bias_gradient, dim_qk, dim_v, one_batch, one_kv_head, one_query_head,
+               one_row, rows_to_keys, computed, modifier, revision, plan_revision] = key;
   std::string computed_text;
   for (const StructuralKey::Computed& operand : computed) computed_text += text_of(operand);
   return concat(
       "revision ", revision, ", ", plan_revision, "; ", architecture, "; cudnn ", cudnn_version, "; ",
       direction == Direction::kForward ? "forward" : "backward", " ", to_string(dtype), sink ? " with a sink" : "",
+      ragged_q ? " varlen queries" : "", ragged_kv ? " varlen keys" : "",
+      page_rows > 0 ? concat(" pages of ", page_rows, pages_by_heads ? " by heads" : "") : "",
       lays_out_gradients ? " with gradients' layouts" : "", deterministic ? " deterministic" : "",
       bias_gradient ? text_of(*bias_gradient) : "", "; dims ", dim_qk, " ", dim_v, "; batch ", count(one_batch),
       " heads ", count(one_kv_head), " group ", count(one_query_head), "; rows ", count(one_row), " ",

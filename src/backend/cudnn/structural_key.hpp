@@ -24,7 +24,10 @@ struct StructuralKey {
   std::string cudnn_version;  ///< such as "9.19.0"
   Direction direction = Direction::kForward;
   DType dtype = DType::kBF16;
-  bool sink = false;                          ///< of a forward
+  bool sink = false;  ///< of a forward
+  bool ragged_q = false, ragged_kv = false;
+  std::int64_t page_rows = 0;                 ///< tokens of a page; 0 without a paged KV cache
+  bool pages_by_heads = false;                ///< a page has one head's tokens after the other's
   bool lays_out_gradients = false;            ///< of a backward: d_o, dq, dk or dv lies otherwise than o, q, k or v
   bool deterministic = false;                 ///< of a backward
   std::optional<BiasGradient> bias_gradient;  ///< written beside dq, dk and dv

@@ -126,8 +126,8 @@ def test_it_is_no_worse_than_torchs_own_compiled(name, random):
     assert (found - truth).abs().max() <= 2 * (peer - truth).abs().max() + band
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_tokens_of_no_sequence_are_0(dtype, random):
+@pytest.mark.parametrize("dtype, backends", [(torch.bfloat16, None), (torch.float32, None), (torch.bfloat16, "cudnn")], ids=str)
+def test_tokens_of_no_sequence_are_0(dtype, backends, random):
     """In memory that held NaN before: on a GPU kernels write the rows of tokens before the first offset and from the last one on."""
     q, k, v = (torch.randn(S, heads, D, generator=random).to("cuda", dtype) for heads in (H, 2, 2))
     first, end = 11, S - 37
@@ -137,7 +137,7 @@ def test_tokens_of_no_sequence_are_0(dtype, random):
         q, k, v = leaves = [each.detach().requires_grad_() for each in (q, k, v)]
         nan = torch.full((64, S, H, D), torch.nan, device="cuda")
         del nan  # the allocator gives its memory again
-        o, lse = fused(q, k, v, None, causal, q_offsets=offsets, max_length=S, deterministic=True)
+        o, lse = fused(q, k, v, None, causal, q_offsets=offsets, max_length=S, deterministic=True, backends=backends)
         return [o, lse, *torch.autograd.grad(o.float().square().sum(), leaves)]
 
     found = results(q, k, v, offsets)
@@ -147,7 +147,7 @@ def test_tokens_of_no_sequence_are_0(dtype, random):
         assert (whole[:first] == outside).all() and (whole[end:] == outside).all()
     out = torch.full_like(found[0], torch.nan).detach()
     with torch.no_grad():
-        flex_attention(q, k, v, None, mask_mod=causal, enable_gqa=True, q_offsets=offsets, max_length=S, out=out)
+        flex_attention(q, k, v, None, mask_mod=causal, enable_gqa=True, q_offsets=offsets, max_length=S, backends=backends, out=out)
     assert torch.equal(out, found[0])
 
 

@@ -12,16 +12,20 @@ namespace {
 using problem::TensorRole;
 
 /// The stride of a dimension of size 1 has no meaning. It becomes that of a dense BSHD tensor, the span of its inner
-/// dimensions, so that one plan serves every equivalent layout.
+/// dimensions, so that one plan serves every equivalent layout. So does the batch stride of a varlen tensor, which has
+/// the longest sequence for each batch: one plan serves any number of tokens.
 AttentionTensor tensor_of(const AttentionProblem& problem, TensorRole role) {
-  const problem::TensorShape shape = problem::shape_of(problem, role);
+  const bool of_keys = !problem::is_query_like(role);
+  const bool ragged = (of_keys ? problem.tokens_kv : problem.tokens_q).has_value();
+  const problem::TensorShape shape =
+      of_keys && problem.paged ? problem::memory_shape_of(problem, role) : problem::shape_of(problem, role);
   const Strides strides = problem::strides_of(problem, role);
   AttentionTensor tensor{{shape.batch, shape.heads, shape.sequence, shape.dim},
                          {strides.batch, strides.head, strides.sequence, strides.dim}};
   constexpr std::array<std::size_t, 4> kInnermostFirst{3, 1, 2, 0};  // dim, heads, sequence, batch
   std::int64_t span = 1;
   for (const std::size_t i : kInnermostFirst) {
-    if (tensor.dims[i] == 1) tensor.strides[i] = span;
+    if (tensor.dims[i] == 1 || (ragged && i == 0)) tensor.strides[i] = span;
     span = std::max(span, tensor.strides[i] * tensor.dims[i]);
   }
   return tensor;
@@ -37,6 +41,12 @@ AttentionGraph attention_graph(const AttentionProblem& problem, const PlanTask& 
   graph.k = tensor_of(problem, TensorRole::kK);
   graph.v = tensor_of(problem, TensorRole::kV);
   graph.o = tensor_of(problem, TensorRole::kO);
+  graph.places = {problem.tokens_q.has_value(), problem.tokens_kv.has_value()};
+  if (problem.paged) {
+    // cuDNN takes no longer page table; place_sequences copies so much of each.
+    graph.places.pages = (problem.seq_kv + problem.paged->block_size - 1) / problem.paged->block_size;
+    graph.places.seq_kv = problem.seq_kv;
+  }
   if (task.direction == Direction::kBackward) {
     graph.gradients = {tensor_of(problem, TensorRole::kDO), tensor_of(problem, TensorRole::kDQ),
                        tensor_of(problem, TensorRole::kDK), tensor_of(problem, TensorRole::kDV)};

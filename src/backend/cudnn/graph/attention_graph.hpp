@@ -33,12 +33,24 @@ struct BiasGradient {
   bool operator==(const BiasGradient&) const = default;
 };
 
+/// How sequences lie that each call places by offsets or page tables. cuDNN reads a length of each beside the places.
+struct SequencePlaces {
+  bool ragged_q = false;    ///< q, o, the LSE, d_o and dq are varlen: a place says where a batch's rows begin
+  bool ragged_kv = false;   ///< k, v, dk and dv are
+  std::int64_t pages = 0;   ///< entries of a sequence in page tables; 0 without a paged KV cache
+  std::int64_t seq_kv = 0;  ///< with pages: the longest length of a sequence's keys
+
+  bool any() const { return ragged_q || ragged_kv || pages > 0; }
+  bool operator==(const SequencePlaces&) const = default;
+};
+
 /// The graph builder's only argument: everything that decides which plan is built, and nothing else. Pointers, the
 /// scale, scalars and offsets are bound at execution.
 struct AttentionGraph {
   Direction direction = Direction::kForward;
   DType dtype = DType::kBF16;  ///< of q, k, v, o and their gradients
-  AttentionTensor q, k, v, o;
+  AttentionTensor q, k, v, o;  ///< k and v of all pages where there are some
+  SequencePlaces places;
   std::optional<GradientTensors> gradients;   ///< of a backward
   bool sink = false;                          ///< forward: the softmax has a sink, f32 [1, heads, 1, 1]
   bool stats = true;                          ///< forward: write the LSE, f32 [b, h, q, 1] dense
@@ -78,6 +90,12 @@ enum Uid : std::int64_t {
   kUidDBias = 10,  ///< the last that is a tensor of the call's
   kUidScale = 11,
   kUidSink = 12,
+  kUidLengthsQ = 13,  ///< of each batch's sequence, i32 [b, 1, 1, 1]; where places.any()
+  kUidLengthsKv = 14,
+  kUidPagesK = 15,  ///< page tables, i32 [b, 1, pages, 1]
+  kUidPagesV = 16,
+  kUidNamesPages = 17,        ///< no tensor of a graph's: the operand of lowering/page_mask.hpp
+  kUidPlaces = 100,           ///< plus the Uid of a varlen tensor: its places, i64 [b + 1, 1, 1, 1]
   kUidModifierTensor = 1000,  ///< plus the tensor's number
 };
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "backend/cudnn/graph/engine.hpp"
@@ -56,16 +57,18 @@ inline std::optional<EngineConfig> engine_config(std::string_view name) {
 }
 
 /// Builds a graph with the first engine that can, of those that cuDNN's heuristics name for its sizes, or with the
-/// wanted one alone.
+/// wanted one alone. Where the first heuristics' engines are all refused, those of the next are asked.
 class EngineBuild {
  public:
   /// `wanted` is cudnn-frontend's name of an engine; empty for the heuristics' choice.
-  EngineBuild(Graph& graph, std::string_view wanted) : graph_(graph), wanted_(wanted) {}
+  explicit EngineBuild(Graph& graph, std::string_view wanted = {},
+                       std::vector<fe::HeurMode_t> heuristics = {fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK})
+      : graph_(graph), wanted_(wanted), heuristics_(std::move(heuristics)) {}
 
   /// Nothing once an engine is built; else every engine's own words.
   std::optional<BuildOutcome> run() {
-    if (const auto status = graph_.create_execution_plans({fe::HeurMode_t::A}); status.is_bad()) {
-      return outcome_of(status, "create_execution_plans");
+    if (const auto status = graph_.create_execution_plans({heuristics_.front()}); status.is_bad()) {
+      refuse(outcome_of(status, "create_execution_plans"));
     }
     const std::int64_t named = graph_.get_execution_plan_count();
     for (std::int64_t i = 0; i < named; ++i) {
@@ -74,6 +77,7 @@ class EngineBuild {
       return std::nullopt;
     }
     if (!wanted_.empty() && said_.empty() && build_wanted(named)) return std::nullopt;
+    if (wanted_.empty() && !failed_ && build_other(named)) return std::nullopt;
     return none();
   }
 
@@ -94,6 +98,20 @@ class EngineBuild {
     if (status.is_bad()) return refuse(outcome_of(status, "build_plan"));
     built_ = name_of(plan);
     return true;
+  }
+
+  /// An engine of the other heuristics, as plans behind the `tried` ones. Their errors count for nothing: cuDNN 9.19
+  /// ends some in one that is no refusal, where the first heuristics' engines were all refused.
+  bool build_other(std::int64_t tried) {
+    for (std::size_t mode = 1; mode < heuristics_.size(); ++mode) {
+      if (graph_.create_execution_plans({heuristics_[mode]}).is_bad()) continue;
+      for (; tried < graph_.get_execution_plan_count(); ++tried) {
+        if (graph_.build_plan_at_index(tried).is_bad()) continue;
+        built_ = name_of(tried);
+        return true;
+      }
+    }
+    return false;
   }
 
   /// An engine that the heuristics do not name for this graph's sizes, as the plan behind those that they name.
@@ -120,6 +138,7 @@ class EngineBuild {
 
   Graph& graph_;
   const std::string wanted_;
+  const std::vector<fe::HeurMode_t> heuristics_;
   std::string built_;
   bool failed_ = false;
   std::vector<std::string> said_, next_;

@@ -194,6 +194,54 @@ inline void mark_output(const Tensor& tensor, const AttentionTensor& like, Uid u
   tensor->set_output(true).set_uid(uid).set_dim(vector_of(like.dims)).set_stride(vector_of(like.strides));
 }
 
+/// A dense tensor with `rows` integers for each of `batch`.
+inline Tensor integers(Graph& graph, std::int64_t uid, std::int64_t batch, std::int64_t rows, fe::DataType_t type) {
+  return graph.tensor(fe::graph::Tensor_attributes()
+                          .set_uid(uid)
+                          .set_dim({batch, 1, rows, 1})
+                          .set_stride({rows, rows, 1, 1})
+                          .set_data_type(type));
+}
+
+/// Makes a tensor varlen where the graph has it so.
+inline void place(const AttentionGraph& spec, Graph& graph, const Tensor& tensor, Uid uid) {
+  const bool of_keys = uid == kUidK || uid == kUidV || uid == kUidDK || uid == kUidDV;
+  if (!(of_keys ? spec.places.ragged_kv : spec.places.ragged_q)) return;
+  tensor->set_ragged_offset(integers(graph, kUidPlaces + uid, spec.q.dims[0] + 1, 1, fe::DataType_t::INT64));
+}
+
+/// An input that may be varlen.
+inline Tensor input(const AttentionGraph& spec, Graph& graph, const AttentionTensor& tensor, Uid uid) {
+  Tensor made = attention_tensor(graph, tensor, uid);
+  place(spec, graph, made, uid);
+  return made;
+}
+
+/// An output that may be varlen.
+inline void mark_output(const AttentionGraph& spec, Graph& graph, const Tensor& tensor, const AttentionTensor& like,
+                        Uid uid) {
+  mark_output(tensor, like, uid);
+  place(spec, graph, tensor, uid);
+}
+
+/// The lengths of sequences, without the frontend's padding mask, which it refuses beside a modifier. cuDNN then ends
+/// its products at the lengths, and the modifier masks the keys behind them.
+template <class Attributes>
+void set_lengths(const AttentionGraph& spec, Graph& graph, Attributes& attributes) {
+  if (!spec.places.any()) return;
+  const auto lengths = [&](Uid uid) { return integers(graph, uid, spec.q.dims[0], 1, fe::DataType_t::INT32); };
+  attributes.set_seq_len_q(lengths(kUidLengthsQ)).set_seq_len_kv(lengths(kUidLengthsKv));
+}
+
+inline void set_pages(const AttentionGraph& spec, Graph& graph, fe::graph::SDPA_attributes& attributes) {
+  if (spec.places.pages == 0) return;
+  const auto table = [&](Uid uid) {
+    return integers(graph, uid, spec.q.dims[0], spec.places.pages, fe::DataType_t::INT32);
+  };
+  attributes.set_paged_attention_k_table(table(kUidPagesK)).set_paged_attention_v_table(table(kUidPagesV));
+  attributes.set_paged_attention_max_seq_len_kv(static_cast<int>(spec.places.seq_kv));
+}
+
 inline Tensor scale_tensor(Graph& graph) {
   return graph.tensor(fe::graph::Tensor_attributes()
                           .set_uid(kUidScale)
@@ -214,6 +262,7 @@ inline Tensor sink_tensor(Graph& graph, std::int64_t heads) {
 inline AttentionTensor stats_tensor(const AttentionGraph& graph) {
   const std::int64_t heads = graph.q.dims[1];
   const std::int64_t rows = graph.q.dims[2];
+  if (graph.places.ragged_q) return {{graph.q.dims[0], heads, rows, 1}, {heads * rows, 1, heads, 1}};
   return {{graph.q.dims[0], heads, rows, 1}, {heads * rows, rows, 1, 1}};
 }
 
@@ -222,11 +271,13 @@ inline void add_forward(const AttentionGraph& spec, Graph& graph, const std::sha
   attributes.set_score_mod(
       [modifier](const std::shared_ptr<Graph>& g, Tensor score) { return modifier->forward(*g, std::move(score)); });
   if (spec.sink) attributes.set_sink_token(sink_tensor(graph, spec.q.dims[1]));
-  auto [o, stats] = graph.sdpa(attention_tensor(graph, spec.q, kUidQ), attention_tensor(graph, spec.k, kUidK),
-                               attention_tensor(graph, spec.v, kUidV), attributes);
-  mark_output(o, spec.o, kUidO);
+  set_lengths(spec, graph, attributes);
+  set_pages(spec, graph, attributes);
+  auto [o, stats] = graph.sdpa(input(spec, graph, spec.q, kUidQ), input(spec, graph, spec.k, kUidK),
+                               input(spec, graph, spec.v, kUidV), attributes);
+  mark_output(spec, graph, o, spec.o, kUidO);
   if (!spec.stats) return;
-  mark_output(stats, stats_tensor(spec), kUidStats);
+  mark_output(spec, graph, stats, stats_tensor(spec), kUidStats);
   stats->set_data_type(fe::DataType_t::FLOAT);
 }
 
@@ -247,16 +298,16 @@ inline void add_backward(const AttentionGraph& spec, Graph& graph, const std::sh
     gradient->set_data_type(data_type(spec.bias_gradient->dtype));
     attributes.set_dbias(gradient);
   }
-  const Tensor stats = attention_tensor(graph, stats_tensor(spec), kUidStats);
+  set_lengths(spec, graph, attributes);
+  const Tensor stats = input(spec, graph, stats_tensor(spec), kUidStats);
   stats->set_data_type(fe::DataType_t::FLOAT);
   const GradientTensors& gradients = spec.gradients.value();
-  auto [dq, dk, dv] =
-      graph.sdpa_backward(attention_tensor(graph, spec.q, kUidQ), attention_tensor(graph, spec.k, kUidK),
-                          attention_tensor(graph, spec.v, kUidV), attention_tensor(graph, spec.o, kUidO),
-                          attention_tensor(graph, gradients.d_o, kUidDO), stats, attributes);
-  mark_output(dq, gradients.dq, kUidDQ);
-  mark_output(dk, gradients.dk, kUidDK);
-  mark_output(dv, gradients.dv, kUidDV);
+  auto [dq, dk, dv] = graph.sdpa_backward(input(spec, graph, spec.q, kUidQ), input(spec, graph, spec.k, kUidK),
+                                          input(spec, graph, spec.v, kUidV), input(spec, graph, spec.o, kUidO),
+                                          input(spec, graph, gradients.d_o, kUidDO), stats, attributes);
+  mark_output(spec, graph, dq, gradients.dq, kUidDQ);
+  mark_output(spec, graph, dk, gradients.dk, kUidDK);
+  mark_output(spec, graph, dv, gradients.dv, kUidDV);
 }
 
 /// Fills a frontend graph with the operations of an attention graph. Passes on the frontend's exception if none of its

@@ -82,6 +82,11 @@ void write(CanonicalWriter& out, const AttentionTensor& tensor) {
   write(out, strides);
 }
 
+void write(CanonicalWriter& out, const SequencePlaces& places) {
+  const auto& [ragged_q, ragged_kv, pages, seq_kv] = places;
+  out.boolean(ragged_q).boolean(ragged_kv).integer(pages).integer(seq_kv);
+}
+
 void write(CanonicalWriter& out, const GradientTensors& gradients) {
   const auto& [d_o, dq, dk, dv] = gradients;
   for (const AttentionTensor* tensor : {&d_o, &dq, &dk, &dv}) write(out, *tensor);
@@ -94,10 +99,11 @@ void write(CanonicalWriter& out, const BiasGradient& gradient) {
 }
 
 void write(CanonicalWriter& out, const AttentionGraph& graph) {
-  const auto& [direction, dtype, q, k, v, o, gradients, sink, stats, deterministic, bias_gradient, modifier, engine] =
-      graph;
+  const auto& [direction, dtype, q, k, v, o, places, gradients, sink, stats, deterministic, bias_gradient, modifier,
+               engine] = graph;
   out.text(to_string(direction)).text(scoremod::to_string(dtype));
   for (const AttentionTensor* tensor : {&q, &k, &v, &o}) write(out, *tensor);
+  write(out, places);
   out.boolean(gradients.has_value());
   if (gradients) write(out, *gradients);
   out.boolean(sink).boolean(stats).boolean(deterministic).boolean(bias_gradient.has_value());
@@ -151,8 +157,11 @@ std::string plan_label(const AttentionGraph& graph) {
   const auto& q = graph.q.dims;
   const auto& k = graph.k.dims;
   return concat(to_string(graph.direction), " ", scoremod::to_string(graph.dtype), " b", q[0], " h", q[1], "/", k[1],
-                " s", q[2], "x", k[2], " d", q[3], "/", graph.v.dims[3], ", ", graph.modifier.nodes.size(),
-                " modifier nodes", graph.bias_gradient ? ", gradient of a bias" : "", graph.sink ? ", a sink" : "");
+                " s", q[2], "x", graph.places.pages > 0 ? graph.places.seq_kv : k[2], " d", q[3], "/", graph.v.dims[3],
+                ", ", graph.modifier.nodes.size(), " modifier nodes",
+                graph.places.ragged_q || graph.places.ragged_kv ? ", varlen" : "",
+                graph.places.pages > 0 ? concat(", pages of ", k[2]) : "",
+                graph.bias_gradient ? ", gradient of a bias" : "", graph.sink ? ", a sink" : "");
 }
 
 }  // namespace scoremod::backend::cudnn

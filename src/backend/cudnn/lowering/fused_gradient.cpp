@@ -35,6 +35,8 @@ std::string pattern_key(const BiasGradient& gradient) {
 
 std::optional<std::uint32_t> fused_gradient_operand(const compiler::CompiledProblem& problem) {
   if (!problem.backward || problem.problem.deterministic) return std::nullopt;
+  // It would sum the rows and keys behind the sequences' ends, too.
+  if (problem.problem.tokens_q || problem.problem.tokens_kv) return std::nullopt;
   for (const compiler::OperandReduction& reduction : problem.backward->reductions) {
     const OperandSpec& spec = problem::spec_of(problem.problem, reduction.operand);
     const bool has_dtype = spec.dtype == problem.problem.dtype && spec.dtype != DType::kF32;

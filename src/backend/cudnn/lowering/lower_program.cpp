@@ -102,7 +102,8 @@ void ProgramLowering::adjoint() {
     const Value d_score = visit(root.node);
     // The upstream gradient itself: cuDNN passes it through without a callback.
     if (d_score.ref.kind == Ref::Kind::kUpstream) return;
-    out_.graph.d_score = dependence_[root.node].score ? cut_tail(writer_.lift(d_score), 0).ref : no_gradient().ref;
+    out_.graph.d_score =
+        dependence_[root.node].score ? cut_sequences(cut_tail(writer_.lift(d_score), 0)).ref : no_gradient().ref;
   }
 }
 
@@ -167,6 +168,19 @@ Value ProgramLowering::keep_in(const masks::Band& band, Value value) {
 Value ProgramLowering::cut_tail(Value x, float outside) {
   const std::optional<Value> within = inside();
   return within ? writer_.select(*within, x, GraphWriter::constant(outside)) : x;
+}
+
+/// A varlen sequence's last tile has rows or keys of the next sequence, and a modifier makes of their scores what it
+/// likes. The mask's lengths have cut the value there already.
+Value ProgramLowering::cut_sequences(Value d_score) {
+  const AttentionProblem& problem = problem_.problem;
+  for (const masks::MaskTerm& term : problem_.backward->mask.terms) {
+    const bool of_keys = term.axis == Axis::kKey;
+    const bool is_length = term.kind == masks::MaskKind::kPadding && !term.from_start;
+    if (!is_length || !(of_keys ? problem.tokens_kv : problem.tokens_q)) continue;
+    d_score = writer_.select(visit(term.node), d_score, GraphWriter::constant(0.0f));
+  }
+  return d_score;
 }
 
 /// The part of the last tiles that belongs to the problem; empty where the lengths fill their tiles.

@@ -49,6 +49,7 @@ class ProgramLowering {
   bool has_pattern(const masks::Band& band) const;
   Value keep_in(const masks::Band& band, Value value);
   Value cut_tail(Value x, float outside);
+  Value cut_sequences(Value d_score);
   std::optional<Value> inside();
 
   Value visit(NodeId root);

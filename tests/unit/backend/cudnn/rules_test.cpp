@@ -43,6 +43,24 @@ void keys_of_192(AttentionProblem& problem) {
   problem.dim_v = 128;
 }
 
+void set_pages(AttentionProblem& problem, std::int64_t rows) {
+  problem.backward = false;
+  problem.lengths.kv = true;
+  problem.paged = PagedKeys{rows, 40, 16};
+}
+
+void set_varlen_keys(AttentionProblem& problem) {
+  problem.tokens_kv = 300;
+  problem.k = problem.v = {Layout::kTHD, {}};
+  problem.operands[0].gradient = false;
+}
+
+void set_varlen(AttentionProblem& problem) {
+  set_varlen_keys(problem);
+  problem.tokens_q = 200;
+  problem.q = problem.o = {Layout::kTHD, {}};
+}
+
 std::vector<BothSides> rules() {
   return {
       {Rule::kDtype, [](auto& p) { p.dtype = DType::kF32; }, [](auto& p) { p.dtype = DType::kF16; }},
@@ -59,6 +77,8 @@ std::vector<BothSides> rules() {
       {Rule::kDeterministic, [](auto& p) { p.deterministic = true; }, [](auto&) {}, 100},
       {Rule::kDropout, [](auto& p) { p.dropout = 0.1f; }},
       {Rule::kMaxLogit, [](auto& p) { p.max_logit = true; }},
+      {Rule::kOutputDtype, [](auto& p) { p.dtype_o = DType::kF32; }, [](auto& p) { p.dtype_o = DType::kBF16; }},
+      {Rule::kPaged, [](auto& p) { set_pages(p, 24); }, [](auto& p) { set_pages(p, 32); }},
       {Rule::kOneQueryRow, [](auto& p) { p.seq_q = 15; }, [](auto& p) { p.seq_q = 16; }},
       {Rule::kOperandGradientStride, [](auto& p) { lay_out(p, 2, 128); }, [](auto& p) { lay_out(p, 1, 128); }},
   };
@@ -75,19 +95,22 @@ std::set<std::string> ids_of(const AttentionProblem& problem, int capability) {
     for (const UnsupportedReason& reason : reasons) ids.insert(reason.id);
   };
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    if (direction == Direction::kBackward && !compiled.backward) continue;
     add(cudnn_backend().objections(compiled, {.direction = direction, .operand_gradients = {}}, &target));
   }
-  add(operand_gradients_backend().objections(compiled, {Direction::kBackward, false, {0}}, &target));
+  if (compiled.backward)
+    add(operand_gradients_backend().objections(compiled, {Direction::kBackward, false, {0}}, &target));
   return ids;
 }
 
-/// The backend's objections on sm_90, in these directions.
+/// The backend's objections in these directions.
 std::string objections(const std::function<void(AttentionProblem&)>& change,
-                       std::initializer_list<Direction> directions = {Direction::kForward, Direction::kBackward}) {
+                       std::initializer_list<Direction> directions = {Direction::kForward, Direction::kBackward},
+                       int capability = 90) {
   AttentionProblem problem = good_problem();
   change(problem);
   Target target;
-  target.device.compute_capability = 90;
+  target.device.compute_capability = capability;
   target.present = false;
   std::string found;
   for (const Direction direction : directions) {
@@ -96,6 +119,26 @@ std::string objections(const std::function<void(AttentionProblem&)>& change,
       found += reason.text + "\n";
   }
   return found;
+}
+
+TEST(Rules, TakeVarlenSequencesAndPages) {
+  if (!cudnn::library().available) GTEST_SKIP() << cudnn::library().reason;
+  EXPECT_EQ(objections(set_varlen), "");
+  EXPECT_EQ(objections(set_varlen_keys), "");
+  for (const int capability : {80, 120}) {
+    EXPECT_EQ(objections(set_varlen, {Direction::kForward}, capability), "");
+    const std::string found = objections(set_varlen, {Direction::kBackward}, capability);
+    EXPECT_NE(found.find("Packed/ragged LSE is not supported"), std::string::npos) << found;
+  }
+  EXPECT_EQ(objections([](auto& p) { set_pages(p, 16); }, {Direction::kForward}), "");
+  EXPECT_EQ(objections(
+                [](auto& p) {
+                  set_pages(p, 16);
+                  p.tokens_q = 200;
+                  p.q = p.o = {Layout::kTHD, {}};
+                },
+                {Direction::kForward}),
+            "");
 }
 
 TEST(Rules, TakeSinksAndGradientLayouts) {

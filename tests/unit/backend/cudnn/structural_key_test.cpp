@@ -1,5 +1,8 @@
 #include "backend/cudnn/structural_key.hpp"
 
+#include <functional>
+#include <set>
+
 #include <gtest/gtest.h>
 
 #include "scoremod/dsl.hpp"
@@ -59,6 +62,37 @@ TEST(StructuralKey, TellsSinksAndGradientLayoutsFromOthers) {
   EXPECT_NE(key_of(layouts, Direction::kBackward), backward);
   layouts.dq = plain.q;
   EXPECT_EQ(key_of(layouts, Direction::kBackward), backward);
+}
+
+TEST(StructuralKey, TellsVarlenSequencesAndPagesFromOthers) {
+  const AttentionProblem plain = large_problem(kWindow);
+  std::set<std::string> keys{key_of(plain)};
+  const auto add = [&](const std::function<void(AttentionProblem&)>& change) {
+    AttentionProblem problem = plain;
+    change(problem);
+    EXPECT_TRUE(keys.insert(key_of(problem)).second) << *keys.begin();
+  };
+  const auto pages = [](AttentionProblem& p, std::int64_t rows, Layout layout) {
+    p.backward = false;
+    p.lengths.kv = true;
+    p.paged = PagedKeys{rows, 400, p.seq_kv / rows + 1};
+    p.k.layout = p.v.layout = layout;
+  };
+  add([](auto& p) {
+    p.tokens_q = 100;
+    p.q.layout = p.o.layout = Layout::kTHD;
+  });
+  add([](auto& p) {
+    p.tokens_kv = 100;
+    p.k.layout = p.v.layout = Layout::kTHD;
+  });
+  add([](auto& p) {
+    p.tokens_q = p.tokens_kv = 100;
+    p.q.layout = p.k.layout = p.v.layout = p.o.layout = Layout::kTHD;
+  });
+  add([&](auto& p) { pages(p, 16, Layout::kBSHD); });
+  add([&](auto& p) { pages(p, 32, Layout::kBSHD); });
+  add([&](auto& p) { pages(p, 16, Layout::kBHSD); });
 }
 
 TEST(StructuralKey, OfTheTrialProblemIsThatOfTheProblem) {

@@ -55,6 +55,46 @@ TEST(AttentionGraph, GradientsLieAsTheProblemSays) {
   EXPECT_EQ(graph.gradients->dq, alike.q);
 }
 
+AttentionProblem varlen_problem(std::int64_t tokens) {
+  AttentionProblem problem;
+  problem.batch = 2;
+  problem.heads_q = problem.heads_kv = 4;
+  problem.seq_q = problem.seq_kv = 32;
+  problem.tokens_q = problem.tokens_kv = tokens;
+  problem.q = problem.k = problem.v = problem.o = {Layout::kTHD, {}};
+  problem.backward = true;
+  return problem;
+}
+
+TEST(AttentionGraph, OfVarlenTensorsServesAnyNumberOfTokens) {
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    const AttentionGraph graph = attention_graph(varlen_problem(50), direction, {});
+    EXPECT_EQ(attention_graph(varlen_problem(60), direction, {}), graph);
+    EXPECT_EQ(graph.places, (SequencePlaces{true, true, 0, 0}));
+    EXPECT_EQ(graph.q.dims, (std::array<std::int64_t, 4>{2, 4, 32, 64}));
+    EXPECT_EQ(graph.q.strides, (std::array<std::int64_t, 4>{8192, 64, 256, 1}));
+  }
+  AttentionProblem queries = varlen_problem(50);
+  queries.tokens_kv.reset();
+  queries.k = queries.v = {};
+  EXPECT_EQ(attention_graph(queries, Direction::kForward, {}).places, (SequencePlaces{true, false, 0, 0}));
+}
+
+TEST(AttentionGraph, HasThePoolOfAPagedKVCache) {
+  AttentionProblem problem;
+  problem.batch = 2;
+  problem.heads_q = problem.heads_kv = 4;
+  problem.seq_q = 1;
+  problem.seq_kv = 40;
+  problem.paged = PagedKeys{16, 7, 5};
+  problem.k.layout = Layout::kBHSD;
+  const AttentionGraph graph = attention_graph(problem, Direction::kForward, {});
+  EXPECT_EQ(graph.places, (SequencePlaces{false, false, 3, 40}));
+  EXPECT_EQ(graph.k.dims, (std::array<std::int64_t, 4>{7, 4, 16, 64}));
+  EXPECT_EQ(graph.k.strides, (std::array<std::int64_t, 4>{4096, 1024, 64, 1}));
+  EXPECT_EQ(graph.v.strides, (std::array<std::int64_t, 4>{4096, 64, 256, 1}));
+}
+
 TEST(AttentionGraph, TheForwardAloneHasTheSink) {
   AttentionProblem problem;
   problem.backward = true;

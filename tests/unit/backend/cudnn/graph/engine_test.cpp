@@ -15,6 +15,7 @@
 
 #include "backend/cuda/device/load_stub_driver.hpp"
 #include "backend/cudnn/graph/library.hpp"
+#include "backend/cudnn/graph/plan_key.hpp"
 
 namespace scoremod::backend::cudnn {
 namespace {
@@ -30,12 +31,14 @@ TEST(OutcomeOfBuild, TakesTheFrontendsExceptionsAloneForARefusal) {
   EXPECT_THROW(of(Error(ErrorCode::kEnvironment, "no driver")), Error);
 }
 
-DeviceProperties b200() {
-  std::ifstream file(SCOREMOD_DEVICES_FOLDER "/b200.json");
+DeviceProperties device_of(const std::string& name) {
+  std::ifstream file(SCOREMOD_DEVICES_FOLDER "/" + name + ".json");
   std::ostringstream text;
   text << file.rdbuf();
   return DeviceProperties::parse(text.str());
 }
+
+DeviceProperties b200() { return device_of("b200"); }
 
 /// A forward whose scores stay as they are.
 AttentionGraph forward_of(std::int64_t length, std::string engine = {}) {
@@ -78,6 +81,35 @@ AttentionGraph forward_of(std::int64_t length, std::string engine = {}) {
   }
   std::_Exit(0);
 }
+
+/// Builds plans of varlen sequences and of pages, and tells those that are none. Ends the process.
+[[noreturn]] void build_placed(const char* device) {
+  cuda::load_stub_driver();
+  constexpr std::int64_t kHeads = 4, kDim = 128, kPageRows = 16;
+  AttentionGraph varlen = forward_of(512), pages = forward_of(512);
+  varlen.places = {true, true, 0, 0};
+  pages.places = {true, false, 32, 512};
+  pages.k = pages.v = {{64, kHeads, kPageRows, kDim}, {kPageRows * kHeads * kDim, kDim, kHeads * kDim, 1}};
+  AttentionGraph backward = varlen;
+  backward.direction = Direction::kBackward;
+  backward.gradients = {backward.o, backward.q, backward.k, backward.v};
+  bool built = true;
+  for (const AttentionGraph& graph : {varlen, pages, backward}) {
+    const BuildOutcome outcome = build_plan(graph, device_of(device));
+    std::cerr << plan_label(graph) << ": " << (outcome.plan ? outcome.plan->engine() : outcome.text) << "\n";
+    built &= outcome.status == BuildStatus::kBuilt;
+  }
+  std::_Exit(built ? 0 : 1);
+}
+
+class PlacedPlans : public testing::TestWithParam<const char*> {};
+
+TEST_P(PlacedPlans, AreBuilt) {
+  if (dlopen("libcuda.so.1", RTLD_NOW) != nullptr) GTEST_SKIP() << "this machine has a CUDA driver";
+  if (!library().available) GTEST_SKIP() << library().reason;
+  EXPECT_EXIT(build_placed(GetParam()), testing::ExitedWithCode(0), "eng[0-9]+");
+}
+INSTANTIATE_TEST_SUITE_P(Devices, PlacedPlans, testing::Values("h200", "b200"));
 
 TEST(BuildPlan, NamesTheEnginesBehindItsOwn) {
   if (dlopen("libcuda.so.1", RTLD_NOW) != nullptr) GTEST_SKIP() << "this machine has a CUDA driver";

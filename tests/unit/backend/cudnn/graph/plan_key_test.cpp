@@ -120,6 +120,14 @@ Changes<AttentionTensor> changes_of(const AttentionTensor& whole) {
   return changes;
 }
 
+Changes<SequencePlaces> changes_of(const SequencePlaces& whole) {
+  [[maybe_unused]] const auto& [ragged_q, ragged_kv, pages, seq_kv] = whole;
+  return {{"ragged_q", [](SequencePlaces& places) { places.ragged_q = !places.ragged_q; }},
+          {"ragged_kv", [](SequencePlaces& places) { places.ragged_kv = !places.ragged_kv; }},
+          {"pages", [](SequencePlaces& places) { ++places.pages; }},
+          {"seq_kv", [](SequencePlaces& places) { ++places.seq_kv; }}};
+}
+
 Changes<GradientTensors> changes_of(const GradientTensors& whole) {
   [[maybe_unused]] const auto& [d_o, dq, dk, dv] = whole;
   Changes<GradientTensors> changes;
@@ -138,8 +146,8 @@ Changes<BiasGradient> changes_of(const BiasGradient& whole) {
 }
 
 Changes<AttentionGraph> changes_of(const AttentionGraph& whole) {
-  [[maybe_unused]] const auto& [direction, dtype, q, k, v, o, gradients, sink, stats, deterministic, bias_gradient,
-                                modifier, engine] = whole;
+  [[maybe_unused]] const auto& [direction, dtype, q, k, v, o, places, gradients, sink, stats, deterministic,
+                                bias_gradient, modifier, engine] = whole;
   Changes<AttentionGraph> changes{
       {"direction", [](AttentionGraph& graph) { graph.direction = Direction::kBackward; }},
       {"dtype", [](AttentionGraph& graph) { graph.dtype = DType::kF16; }},
@@ -157,6 +165,7 @@ Changes<AttentionGraph> changes_of(const AttentionGraph& whole) {
   add(changes, SCOREMOD_MEMBER(k));
   add(changes, SCOREMOD_MEMBER(v));
   add(changes, SCOREMOD_MEMBER(o));
+  add(changes, SCOREMOD_MEMBER(places));
   add(changes, SCOREMOD_MEMBER(modifier));
   return changes;
 }

@@ -5,6 +5,7 @@
 
 #include "backend/cudnn/lowering/lower.hpp"
 #include "backend/cudnn/patterns/pattern_table.hpp"
+#include "compiler/pipeline.hpp"
 #include "unit/backend/cudnn/lowering/lowered_programs.hpp"
 
 namespace scoremod::backend::cudnn {
@@ -125,6 +126,30 @@ TEST(CudnnLower, ReadsFewRowVectorsInBackward) {
   const LoweringResult result = lowered(program, true, {}, right_on_h200(true));
   ASSERT_TRUE(result.lowered) << text_of(result);
   EXPECT_TRUE(result.lowered->patterns.contains("row_vector_uses.2")) << text_of(result);
+}
+
+/// A last tile has rows and keys of the next sequence, of which a modifier may make anything.
+TEST(CudnnLower, CutsTheAdjointAtTheEndsOfVarlenSequences) {
+  const auto selects = [](bool of_queries, bool of_keys) {
+    AttentionProblem problem = compiled(Program::parse("value = score * score")).problem;
+    if (of_queries) {
+      problem.tokens_q = 300;
+      problem.q.layout = problem.o.layout = Layout::kTHD;
+    }
+    if (of_keys) {
+      problem.tokens_kv = 300;
+      problem.k.layout = problem.v.layout = Layout::kTHD;
+    }
+    const LoweringResult result = lower(compiler::compile(problem), {true, false, everything, 0});
+    const std::string text = text_of(result);
+    std::size_t count = 0;
+    for (std::size_t at = text.find(" 0f "); at != std::string::npos; at = text.find(" 0f ", at + 1)) ++count;
+    return count;
+  };
+  EXPECT_EQ(selects(false, false), 0u);
+  EXPECT_EQ(selects(true, false), 1u);
+  EXPECT_EQ(selects(false, true), 1u);
+  EXPECT_EQ(selects(true, true), 2u);
 }
 
 }  // namespace
