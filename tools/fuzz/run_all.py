@@ -43,7 +43,15 @@ def command_of(options, name, seed):
     folder, corpus = options.folder, options.folder / "corpus" / name
     corpus.mkdir(parents=True, exist_ok=True)
     program = [options.python, str(ROOT / "fuzz" / "fuzz_python_calls.py")] if name == PYTHON_CALLS else [str(folder / "bin" / f"fuzz_{name}")]
-    command = [*program, f"-seed={seed}", f"-max_total_time={options.seconds}", "-timeout=20", "-report_slow_units=20", "-rss_limit_mb=4096", "-print_final_stats=1"]
+    command = [
+        *program,
+        f"-seed={seed}",
+        f"-max_total_time={options.seconds}",
+        "-timeout=20",
+        "-report_slow_units=20",
+        "-rss_limit_mb=4096",
+        "-print_final_stats=1",
+    ]
     command.append(f"-artifact_prefix={folder / 'findings' / f'{name}-{seed}-'}")
     if dictionary := place_of(folder, "dictionaries", f"{name}.dict"):
         command.append(f"-dict={dictionary}")
