@@ -135,9 +135,9 @@ int main(int argc, char** argv) {
   app.add_flag("--no-memory", arguments.no_memory, "Leave out the measurement of memory");
   app.add_option("--build-references", arguments.device,
                  "Only build the references of cuDNN, for the device with the properties in this file");
-  app.add_option("--time-new-sizes", arguments.new_sizes,
-                 "Only measure the host's time of sizes that are new to an open attention, in this memory")
-      ->check(CLI::IsMember({"cuda", "host"}));
+  app.add_option(
+      "--time-new-sizes", arguments.new_sizes,
+      "Only measure the host's time of sizes that are new to an open attention, in this memory: cuda or host");
   app.add_option("--predictions", arguments.predictions,
                  "On a device: predicted times to compare with what was found; empty for none")
       ->capture_default_str();

@@ -144,8 +144,10 @@ struct ReadyPlans {
 
 ReadyPlans ready_plans(const std::optional<planner::PlannedProblem>& planned) {
   if (!planned) return {};
-  return {std::make_unique<runtime::RunningPlans>(runtime::running_plans(*planned)),
-          planned->prepared.left_for_later()};
+  ReadyPlans ready;
+  ready.plans = std::make_unique<runtime::RunningPlans>(runtime::running_plans(*planned));
+  ready.serves = planned->prepared.left_for_later();
+  return ready;
 }
 
 /// The plans of all that may run it, or of what was the fastest at about these sizes.

@@ -99,6 +99,7 @@ class CudnnBackend final : public Backend {
       reasons.push_back(unsupported(Rule::kNoLowering, std::move(reason)));
     }
     std::vector<Candidate> candidates;
+    candidates.reserve(found.found.size());
     for (cudnn::Lowering& lowering : found.found) {
       candidates.push_back(cudnn::candidate_of(problem, plan_task, std::move(lowering), device));
     }
