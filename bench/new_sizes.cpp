@@ -30,7 +30,9 @@ void require(scoremod_status status, char* message) {
   if (status == SCOREMOD_OK) return;
   const std::string text = message == nullptr ? "" : message;
   scoremod_text_free(message);
-  throw Error(static_cast<ErrorCode>(status), text);
+  const bool is_mistake = status == SCOREMOD_INVALID_ARGUMENT;
+  throw Error(is_mistake ? ErrorCode::kInvalidArgument : ErrorCode::kEnvironment,
+              std::string("scoremod_attention_at: ") + scoremod_status_name(status) + ": " + text);
 }
 
 Attention open_attention(const Case& of, const std::string& memory) {
@@ -47,7 +49,8 @@ Attention open_attention(const Case& of, const std::string& memory) {
   options.memory = memory.c_str();
   scoremod_attention* made = nullptr;
   char* message = nullptr;
-  require(scoremod_attention_create(problem.dump().c_str(), &options, &made, &message), message);
+  const scoremod_status status = scoremod_attention_create(problem.dump().c_str(), &options, &made, &message);
+  require(status, message);
   return {made, scoremod_attention_destroy};
 }
 
