@@ -30,9 +30,7 @@ void require(scoremod_status status, char* message) {
   if (status == SCOREMOD_OK) return;
   const std::string text = message == nullptr ? "" : message;
   scoremod_text_free(message);
-  const bool is_mistake = status == SCOREMOD_INVALID_ARGUMENT;
-  throw Error(is_mistake ? ErrorCode::kInvalidArgument : ErrorCode::kEnvironment,
-              std::string("scoremod_attention_at: ") + scoremod_status_name(status) + ": " + text);
+  throw Error(status == SCOREMOD_INVALID_ARGUMENT ? ErrorCode::kInvalidArgument : ErrorCode::kEnvironment, text);
 }
 
 Attention open_attention(const Case& of, const std::string& memory) {
