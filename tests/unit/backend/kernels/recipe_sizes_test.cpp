@@ -116,10 +116,10 @@ TEST(RecipeSizes, AreNotOfOtherBranches) {
   aligned.k.strides = wider(dense, 8);
   unaligned.k.strides = wider(dense, 3);
   alone.heads_kv = alone.heads_q;
-  const AttentionProblem* const kAll[]{&dense, &aligned, &unaligned, &alone};
-  for (const AttentionProblem* first : kAll) {
+  const AttentionProblem* const all[]{&dense, &aligned, &unaligned, &alone};
+  for (const AttentionProblem* first : all) {
     for (const Candidate& earlier : candidates_of(*first, Direction::kForward)) {
-      for (const AttentionProblem* other : kAll) {
+      for (const AttentionProblem* other : all) {
         const bool is_alike = kernels::branches_of(*first) == kernels::branches_of(*other);
         const CompiledProblem problem = compiler::compile(*other);
         const auto like = recipe_of(earlier.recipe).layout_at_sizes_of(problem, h200().device);
