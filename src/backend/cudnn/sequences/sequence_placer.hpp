@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -54,7 +55,8 @@ class PlacesLayout {
   PlacesArgument filled_{};            ///< all but the pointers
   std::vector<Result> results_;        ///< the lengths' first, then the places' and the tables'
   std::vector<std::int64_t> cleared_;  ///< the Uids of filled_.cleared
-  std::optional<std::uint32_t> offsets_[2], counts_, tables_[2];  ///< numbers of operands
+  std::array<std::optional<std::uint32_t>, 2> offsets_, tables_;  ///< numbers of operands
+  std::optional<std::uint32_t> counts_;                           ///< likewise
   std::size_t bytes_ = 0;
   std::int64_t blocks_ = 1;
 };
