@@ -52,6 +52,7 @@ TEST(CompareOutput, LeavesOutWhatCannotBeCompared) {
 TEST(CompareOutput, FindsNumbersOfTheWrongKind) {
   const double nan = std::nan("");
   EXPECT_EQ(check_of(DType::kF32, nan, 1, 1, 0).wrong_kind, 1);
+  EXPECT_EQ(check_of(DType::kF32, nan, 1, 1, 0).problems.size(), 1u);
   EXPECT_EQ(check_of(DType::kF32, 1, nan, std::nanf(""), 0).wrong_kind, 1);
   EXPECT_EQ(check_of(DType::kF32, nan, nan, std::nanf(""), 0).wrong_kind, 0);
   EXPECT_EQ(check_of(DType::kF32, nan, kInfinity, std::numeric_limits<float>::infinity(), 0).wrong_kind, 0);
