@@ -45,10 +45,17 @@ Bytes own_key(const AttentionGraph& graph) {
   return canonical_bytes(key);
 }
 
-TEST(FrontendKey, ConfusesGraphsThatThePlanKeyTellsApart) {
-  // The frontend asks cuDNN for its version. No device and no driver are needed.
-  fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL);
-  if (fe::cudnn_dlhandle == nullptr) GTEST_SKIP() << dlerror();
+/// The frontend asks cuDNN for its version. No device and no driver are needed.
+class FrontendGraph : public testing::Test {
+ protected:
+  void SetUp() override {
+    fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL);
+    if (fe::cudnn_dlhandle == nullptr) GTEST_SKIP() << dlerror();
+  }
+};
+using FrontendKey = FrontendGraph;
+
+TEST_F(FrontendKey, ConfusesGraphsThatThePlanKeyTellsApart) {
   const Ref score{Ref::Kind::kScore, 0, 0, 0};
   const Ref two{Ref::Kind::kFloat, 0, 2.0f, 0}, three{Ref::Kind::kFloat, 0, 3.0f, 0};
   const ModifierNode doubled{Mode::kMul, ElementType::kFloat, ElementType::kFloat, {score, two, {}}, 0, {}};
@@ -89,9 +96,7 @@ std::string words_on(const AttentionGraph& spec, int capability) {
   return status.is_bad() ? status.err_msg : std::string();
 }
 
-TEST(FrontendGraph, TakesLengthsBesideAModifierWithoutAPaddingMask) {
-  fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL);
-  if (fe::cudnn_dlhandle == nullptr) GTEST_SKIP() << dlerror();
+TEST_F(FrontendGraph, TakesLengthsBesideAModifierWithoutAPaddingMask) {
   for (const SequencePlaces& places : {kVarlen, kVarlenKeys, kPages, kVarlenOverPages}) {
     for (const int capability : {80, 90, 100, 120})
       EXPECT_EQ(words_on(placed_graph(Direction::kForward, places), capability), "") << capability;
@@ -105,7 +110,7 @@ TEST(FrontendGraph, TakesLengthsBesideAModifierWithoutAPaddingMask) {
   }
 }
 
-TEST(FrontendGraph, HasLengthsAndPlacesWhereTheGraphHas) {
+TEST_F(FrontendGraph, HasLengthsAndPlacesWhereTheGraphHas) {
   const auto has = [](const AttentionGraph& spec, std::int64_t uid) {
     Graph graph;
     fill_graph(spec, graph);
@@ -127,9 +132,7 @@ TEST(FrontendGraph, HasLengthsAndPlacesWhereTheGraphHas) {
 }
 
 /// The padding mask, which would mask keys behind a sequence's end. The lowering's own mask does it in its place.
-TEST(FrontendGraph, RefusesAPaddingMaskBesideAModifier) {
-  fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL);
-  if (fe::cudnn_dlhandle == nullptr) GTEST_SKIP() << dlerror();
+TEST_F(FrontendGraph, RefusesAPaddingMaskBesideAModifier) {
   Graph graph;
   graph.set_sm_version(90);
   const AttentionGraph spec = placed_graph(Direction::kForward, kVarlen);
