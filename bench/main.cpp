@@ -119,11 +119,8 @@ int run(Arguments& arguments) {
   return result.fine() && all_loaded && result.plans.error.empty() ? 0 : 1;
 }
 
-}  // namespace
-}  // namespace scoremod::bench
-
-int main(int argc, char** argv) {
-  scoremod::bench::Arguments arguments;
+int main_of(int argc, char** argv) {
+  Arguments arguments;
   arguments.benchmark.files = {"bench/cases.json"};
   arguments.benchmark.out = "bench/results/cpu.json";
   arguments.benchmark.measurement.compile.threads = 2;
@@ -141,13 +138,23 @@ int main(int argc, char** argv) {
   app.add_option("--predictions", arguments.predictions,
                  "On a device: predicted times to compare with what was found; empty for none")
       ->capture_default_str();
-  app.add_option(scoremod::bench::kPeakMemoryOption, arguments.peak_memory_child)->group("");
-  scoremod::measure::add_options(app, arguments.benchmark);
+  app.add_option(kPeakMemoryOption, arguments.peak_memory_child)->group("");
+  measure::add_options(app, arguments.benchmark);
   CLI11_PARSE(app, argc, argv);
+  return run(arguments);
+}
+
+}  // namespace
+}  // namespace scoremod::bench
+
+int main(int argc, char** argv) {
   try {
-    return scoremod::bench::run(arguments);
+    return scoremod::bench::main_of(argc, argv);
   } catch (const scoremod::Error& error) {
     std::cerr << "scoremod_bench: " << to_string(error.code()) << " error: " << error.what() << '\n';
     return error.code() == scoremod::ErrorCode::kInvalidArgument ? 2 : 1;
+  } catch (const std::exception& error) {
+    std::cerr << "scoremod_bench: " << error.what() << '\n';
+    return 1;
   }
 }
