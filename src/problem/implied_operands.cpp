@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/fail.hpp"
-#include "ir/builder.hpp"
+#include "ir/copy_program.hpp"
 #include "problem/call_dropout.hpp"
 #include "problem/tensor_view.hpp"
 
@@ -19,25 +19,13 @@ bool reads(const Program& program, std::uint32_t operand) {
   });
 }
 
-/// Copies a program into a builder; returns the nodes' ids there.
-std::vector<NodeId> copy_program(const Program& program, ir::Builder& builder) {
-  for (const OperandDecl& decl : program.operands()) builder.declare(decl);
-  std::vector<NodeId> ids;
-  for (const Node& node : program.nodes()) {
-    std::array<NodeId, kMaxArgs> args = node.args;
-    for (std::size_t i = 0; i < node.arg_count; ++i) args[i] = ids[node.args[i]];
-    ids.push_back(builder.remake(node, std::span(args.data(), node.arg_count)));
-  }
-  return ids;
-}
-
 NodeId keep_of(const Program& program, const std::vector<NodeId>& ids) {
   return program.keep() == kNoNode ? kNoNode : ids[program.keep()];
 }
 
 Program with_declarations(const Program& program, const std::vector<OperandDecl>& more) {
   ir::Builder builder;
-  const std::vector<NodeId> ids = copy_program(program, builder);
+  const std::vector<NodeId> ids = ir::copy_program(program, builder);
   for (const OperandDecl& decl : more) builder.declare(decl);
   return builder.finish(ids[program.value()], keep_of(program, ids));
 }
@@ -209,7 +197,7 @@ std::optional<std::uint32_t> sink_operand(const AttentionProblem& problem) {
 
 AttentionProblem with_lengths_in_mask(AttentionProblem problem) {
   ir::Builder builder;
-  const std::vector<NodeId> ids = copy_program(problem.program, builder);
+  const std::vector<NodeId> ids = ir::copy_program(problem.program, builder);
   NodeId keep = keep_of(problem.program, ids);
   const auto bound = [&](Op index, const char* lengths) {
     const auto operand = operand_number(problem.program, lengths);

@@ -1,12 +1,11 @@
 #include "backend/cudnn/lowering/page_mask.hpp"
 
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "compiler/pipeline.hpp"
-#include "ir/builder.hpp"
+#include "ir/copy_program.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 
@@ -22,14 +21,8 @@ std::string free_name(const Program& program) {
 
 Program masked(const Program& program, const OperandDecl& names_pages) {
   ir::Builder builder;
-  for (const OperandDecl& decl : program.operands()) builder.declare(decl);
+  const std::vector<NodeId> ids = ir::copy_program(program, builder);
   const std::uint32_t operand = builder.declare(names_pages);
-  std::vector<NodeId> ids;
-  for (const Node& node : program.nodes()) {
-    std::array<NodeId, kMaxArgs> args = node.args;
-    for (std::size_t i = 0; i < node.arg_count; ++i) args[i] = ids[node.args[i]];
-    ids.push_back(builder.remake(node, std::span(args.data(), node.arg_count)));
-  }
   const NodeId is_there = builder.make(Op::kNe, {builder.operand(operand), builder.constant(std::int32_t{0})});
   const bool keeps_all = program.keep() == kNoNode;
   const NodeId keep = keeps_all ? is_there : builder.make(Op::kAnd, {ids[program.keep()], is_there});

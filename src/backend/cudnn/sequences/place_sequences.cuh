@@ -7,7 +7,7 @@
 #include "backend/cuda/text/program_prelude.cuh"
 #include "backend/cudnn/sequences/places_argument.cuh"
 
-constexpr int kPlaceThreads = 128, kPlaceLanes = 32;
+constexpr int kPlaceLanes = 32;
 
 SCOREMOD_FUNCTION int clamped(int x, int least, int most) { return x < least ? least : x > most ? most : x; }
 

@@ -1,6 +1,8 @@
 // The argument of place_sequences. NVRTC and the host's compiler, which fills it in, share this text.
 #pragma once
 
+/// The threads of a CTA of place_sequences.
+constexpr int kPlaceThreads = 128;
 /// The tensors of a backward that can be varlen: q, k, v, o, the LSE, d_o, dq, dk and dv.
 constexpr int kMostPlacedTensors = 9;
 /// A backward writes dq, dk and dv; a forward o and the LSE.

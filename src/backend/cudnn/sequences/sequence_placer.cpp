@@ -16,7 +16,6 @@ namespace {
 
 using problem::TensorRole;
 
-constexpr int kThreads = 128;
 /// About two CTAs on each SM. Most calls have no tokens outside of sequences, and then all CTAs end at once.
 constexpr std::int64_t kMaxBlocks = 264;
 /// The first results, by PlacesArgument::sequences.
@@ -65,7 +64,7 @@ PlacesLayout::PlacesLayout(const AttentionProblem& problem, Direction direction)
   if (problem.paged) add_tables(problem);
   const std::int64_t tokens = std::max(problem.tokens_q.value_or(1), problem.tokens_kv.value_or(1));
   const std::int64_t entries = problem.batch * (problem.paged ? problem.seq_kv : 1) + 1;
-  blocks_ = std::clamp<std::int64_t>(std::max(tokens / 4, entries / kThreads) + 1, 1, kMaxBlocks);
+  blocks_ = std::clamp<std::int64_t>(std::max(tokens / 4, entries / kPlaceThreads) + 1, 1, kMaxBlocks);
 }
 
 std::size_t PlacesLayout::add_result(std::int64_t uid, std::size_t bytes) {
@@ -158,7 +157,7 @@ SequencePlacer::SequencePlacer(const AttentionProblem& problem, Direction direct
 
 void SequencePlacer::execute(const CallPointers& call, std::byte* workspace, void* stream) const {
   const PlacesArgument argument = layout_.argument(call, workspace);
-  cuda::KernelModule::launch(kernel_, {layout_.blocks(), 1, 1}, kThreads, 0, &argument, stream);
+  cuda::KernelModule::launch(kernel_, {layout_.blocks(), 1, 1}, kPlaceThreads, 0, &argument, stream);
 }
 
 }  // namespace scoremod::backend::cudnn
