@@ -1,5 +1,6 @@
 #include "base/background_thread.hpp"
 
+#include <mutex>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <utility>
@@ -12,40 +13,51 @@ BackgroundThread::EndWithMainThread::~EndWithMainThread() {
   if (syscall(SYS_gettid) == getpid()) thread_.end_with_process(waiting_);
 }
 
+BackgroundThread::State& BackgroundThread::state() {
+  if (state_->process != process_id()) {
+    // Nobody can join the parent's thread here, or destroy what it waits on; its jobs may hold the parent's plans.
+    static_cast<void>(state_.release());
+    state_ = std::make_unique<State>();
+  }
+  return *state_;
+}
+
 void BackgroundThread::add(Job job) {
   const std::lock_guard lock(mutex_);
-  if (has_ended_) return;
-  jobs_.push_back(std::move(job));
-  if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
-  job_came_.notify_one();
+  State& own = state();
+  if (own.has_ended) return;
+  own.jobs.push_back(std::move(job));
+  if (!own.thread.joinable()) own.thread = std::thread([this, &own] { work(own); });
+  own.job_came.notify_one();
 }
 
 void BackgroundThread::end() {
   end_with_process(AtEnd::kLeaves);
   std::deque<Job> dropped;  // destroyed without the lock
   const std::lock_guard lock(mutex_);
-  dropped.swap(jobs_);
+  dropped.swap(state().jobs);
 }
 
 void BackgroundThread::end_with_process(AtEnd waiting) {
   std::thread ending;
   {
     const std::lock_guard lock(mutex_);
-    has_ended_ = true;
-    runs_waiting_ = waiting == AtEnd::kRuns;
-    ending.swap(thread_);
+    State& own = state();
+    own.has_ended = true;
+    own.runs_waiting = waiting == AtEnd::kRuns;
+    ending.swap(own.thread);
+    own.job_came.notify_one();
   }
-  job_came_.notify_one();
   if (ending.joinable()) ending.join();
 }
 
-void BackgroundThread::work() {
-  std::unique_lock lock(mutex_);
+void BackgroundThread::work(State& state) {
+  std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    job_came_.wait(lock, [this] { return has_ended_ || !jobs_.empty(); });
-    if (has_ended_ && (!runs_waiting_ || jobs_.empty())) return;
-    Job job = std::move(jobs_.front());
-    jobs_.pop_front();
+    state.job_came.wait(lock, [&state] { return state.has_ended || !state.jobs.empty(); });
+    if (state.has_ended && (!state.runs_waiting || state.jobs.empty())) return;
+    Job job = std::move(state.jobs.front());
+    state.jobs.pop_front();
     lock.unlock();
     job();
     job = nullptr;  // frees its state without the lock

@@ -4,12 +4,17 @@
 #include <cstdlib>
 #include <deque>
 #include <functional>
-#include <mutex>
+#include <memory>
+#include <sys/types.h>
 #include <thread>
+
+#include "base/fork_mutex.hpp"
+#include "base/process_id.hpp"
 
 namespace scoremod {
 
-/// A thread that does jobs that nobody waits for, one after the other. It begins with the first.
+/// A thread that does jobs that nobody waits for, one after the other. It begins with the first. A forked child has
+/// neither its parent's thread nor its jobs, and begins a thread of its own.
 class BackgroundThread {
  public:
   using Job = std::function<void()>;
@@ -58,13 +63,20 @@ class BackgroundThread {
     const AtEnd waiting_;
   };
 
-  void work();
+  struct State {
+    const pid_t process = process_id();
+    std::condition_variable job_came;
+    std::deque<Job> jobs;
+    bool has_ended = false, runs_waiting = false;
+    std::thread thread;
+  };
 
-  std::mutex mutex_;
-  std::condition_variable job_came_;
-  std::deque<Job> jobs_;
-  bool has_ended_ = false, runs_waiting_ = false;
-  std::thread thread_;
+  /// This process's. The caller holds the mutex.
+  State& state();
+  void work(State& state);
+
+  ForkMutex mutex_;
+  std::unique_ptr<State> state_ = std::make_unique<State>();
 };
 
 }  // namespace scoremod

@@ -4,11 +4,13 @@
 #include <mutex>
 #include <utility>
 
+#include "base/fork_mutex.hpp"
+
 namespace scoremod {
 namespace {
 
 struct HandlerState {
-  std::mutex mutex;
+  ForkMutex mutex;
   WarningHandler handler;
 };
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/bytes.hpp"
+#include "base/fork_mutex.hpp"
 
 namespace scoremod::compiler {
 
@@ -46,7 +47,7 @@ class DerivedValues {
     return nullptr;
   }
 
-  std::mutex mutex_;
+  ForkMutex mutex_;
   std::vector<Kept> values_;  ///< a few for each structure, which are compared sooner than hashed
 };
 

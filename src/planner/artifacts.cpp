@@ -12,6 +12,7 @@
 #include "scoremod/error.hpp"
 
 #include "base/canonical_bytes.hpp"
+#include "base/fork_mutex.hpp"
 #include "base/timeline.hpp"
 #include "plans/plan_cache.hpp"
 #include "plans/plan_store.hpp"
@@ -26,7 +27,7 @@ using ArtifactCache = plans::PlanCache<Artifact>;
 /// One for each backend, so that the limits hold for each. Never destroyed: at the end of the process the libraries
 /// that plans belong to may be gone before them.
 ArtifactCache& cache_of(const backend::Backend& engine) {
-  static auto& mutex = *new std::mutex;
+  static auto& mutex = *new ForkMutex;
   static auto& caches = *new std::map<std::string, std::unique_ptr<ArtifactCache>>;
   const std::scoped_lock lock(mutex);
   std::unique_ptr<ArtifactCache>& cache = caches[engine.name()];
@@ -65,7 +66,7 @@ class Refusals {
     return refusal.first.second.size() + refusal.second.size();
   }
 
-  mutable std::mutex mutex_;
+  mutable ForkMutex mutex_;
   All all_;
   std::deque<All::iterator> oldest_first_;
   std::size_t bytes_ = 0;

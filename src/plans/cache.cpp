@@ -3,6 +3,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/fork_mutex.hpp"
 #include "plans/erased_plan_cache.hpp"
 #include "plans/plan_store.hpp"
 #include "plans/plan_work.hpp"
@@ -13,7 +14,7 @@ namespace plans {
 namespace {
 
 struct ProcessStore {
-  std::mutex mutex;
+  ForkMutex mutex;
   std::shared_ptr<PlanStore> store;
 };
 

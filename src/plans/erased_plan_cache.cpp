@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/fail.hpp"
+#include "base/fork_mutex.hpp"
 #include "base/process_id.hpp"
 
 namespace scoremod {
@@ -14,7 +15,7 @@ namespace {
 
 /// The caches of the process and their shared state.
 struct Registry {
-  std::mutex mutex;
+  ForkMutex mutex;
   std::vector<ErasedPlanCache*> caches;
   PlanCacheLimits limits;
 };
@@ -72,7 +73,7 @@ ErasedPlanCache::~ErasedPlanCache() {
 
 ErasedPlan ErasedPlanCache::get(const Bytes& key, const Build& build) {
   const HashedKey hashed(key);
-  std::unique_lock lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   auto found = entries_.find(hashed);
   if (found != entries_.end() && !found->second->finished && found->second->process != process_id()) {
     entries_.erase(found);

@@ -17,6 +17,7 @@
 #include "scoremod/cache.hpp"
 
 #include "base/bytes.hpp"
+#include "base/fork_mutex.hpp"
 
 namespace scoremod::plans {
 
@@ -85,7 +86,7 @@ class ErasedPlanCache {
   void evict(std::list<EntryPtr>& evicted);
 
   const std::string name_;
-  mutable std::mutex mutex_;
+  mutable ForkMutex mutex_;
   /// Finished ones and those that are being built, by their own keys.
   std::unordered_map<HashedKey, EntryPtr, KeptHash> entries_;
   std::list<EntryPtr> recent_;  ///< finished ones, the last used first

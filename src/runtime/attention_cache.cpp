@@ -15,6 +15,7 @@
 #include "backend/backend.hpp"
 #include "base/canonical_bytes.hpp"
 #include "base/environment.hpp"
+#include "base/fork_mutex.hpp"
 #include "base/warning.hpp"
 #include "planner/selection.hpp"
 #include "plans/erased_plan_cache.hpp"
@@ -47,7 +48,7 @@ std::size_t attentions_from_environment() {
 }
 
 struct Cache {
-  std::mutex mutex;  ///< guards the limit
+  ForkMutex mutex;  ///< guards the limit
   std::size_t limit = attentions_from_environment();
   plans::ErasedPlanCache attentions{"attention", limits_of(limit)};
 };

@@ -7,6 +7,7 @@
 
 #include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
+#include "base/fork_mutex.hpp"
 #include "base/timeline.hpp"
 #include "plans/erased_plan_cache.hpp"
 #include "problem/implied_operands.hpp"
@@ -70,7 +71,7 @@ class RecentStructures {
     std::shared_ptr<const KnownStructure> known;
   };
 
-  mutable std::mutex mutex_;
+  mutable ForkMutex mutex_;
   std::array<Entry, kMost> entries_;
   std::size_t next_ = 0;
   std::uint64_t clears_ = 0;

@@ -12,6 +12,7 @@
 #include "base/bytes.hpp"
 #include "base/environment.hpp"
 #include "base/fail.hpp"
+#include "base/fork_mutex.hpp"
 #include "problem/canonical_problem.hpp"
 
 namespace scoremod::runtime {
@@ -37,7 +38,7 @@ class Failures {
 
  private:
   static constexpr std::size_t kMost = 64;
-  mutable std::mutex mutex_;
+  mutable ForkMutex mutex_;
   std::deque<std::pair<Bytes, std::string>> all_;
 };
 

@@ -11,6 +11,7 @@
 #include "scoremod/problem.hpp"
 
 #include "backend/backend.hpp"
+#include "base/fork_mutex.hpp"
 #include "planner/plan_task.hpp"
 #include "planner/selection.hpp"
 
@@ -63,7 +64,7 @@ class FastestPlans {
     std::shared_ptr<const backend::DeviceProperties> device;
   };
 
-  mutable std::mutex mutex_;
+  mutable ForkMutex mutex_;
   std::unordered_map<SizeClass, Known, SizeClassHash> found_;
   bool built_ahead_ = false;
 };

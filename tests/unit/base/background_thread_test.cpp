@@ -32,6 +32,33 @@ TEST(BackgroundThread, DoesJobsInTurnBesideItsCaller) {
   EXPECT_EQ(done, (std::vector<int>{0, 1, 2}));
 }
 
+TEST(BackgroundThread, OfAForkedChildIsItsOwn) {
+  BackgroundThread thread;
+  std::latch began(1), may_end(1);
+  thread.add([&] {
+    began.count_down();
+    may_end.wait();
+  });
+  began.wait();
+  std::atomic<bool> waiting_ran = false;
+  thread.add([&] { waiting_ran = true; });
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    std::latch done(1);
+    thread.add([&] { done.count_down(); });
+    done.wait();
+    thread.end();
+    _exit(waiting_ran ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  may_end.count_down();
+  thread.end_with_process(BackgroundThread::AtEnd::kRuns);
+  EXPECT_TRUE(waiting_ran);
+}
+
 TEST(BackgroundThread, EndsAfterTheJobUnderWayAndDropsTheRest) {
   BackgroundThread thread;
   std::latch began(1), may_end(1);

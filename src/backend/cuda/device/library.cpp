@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "base/fail.hpp"
+#include "base/fork_mutex.hpp"
 
 namespace scoremod::backend::cuda {
 namespace {
@@ -94,7 +95,7 @@ void* symbol_of(const SharedLibrary& library, const char* name) {
 }
 
 const LibraryState& library() {
-  static std::mutex mutex;
+  static auto& mutex = *new ForkMutex;
   // States that callers hold references to are never freed; there are at most two.
   static auto& states = *new std::deque<LibraryState>;
   static int looks = 0;

@@ -5,13 +5,20 @@
 #include <optional>
 #include <set>
 
+#include "base/fork_mutex.hpp"
+
 namespace scoremod::backend::cuda {
 namespace {
 
 constexpr std::string_view kOpen = "/*{";
 constexpr std::string_view kClose = "}*/";
 
-std::mutex added_mutex;
+/// Never destroyed: threads may plan while the process ends.
+ForkMutex& added_mutex() {
+  static auto& made = *new ForkMutex;
+  return made;
+}
+
 std::span<const KernelFile> added_files;
 
 /// The position of a hole in a text: [begin, end) with its markers, [inner_begin, inner_end) without.
@@ -53,14 +60,14 @@ const KernelFile& kernel_file(std::string_view path) {
   const std::span<const KernelFile> files = embedded::cuda_files();
   const auto found = std::ranges::lower_bound(files, path, {}, &KernelFile::path);
   if (found != files.end() && found->path == path) return *found;
-  const std::scoped_lock lock(added_mutex);
+  const std::scoped_lock lock(added_mutex());
   const auto added = std::ranges::find(added_files, path, &KernelFile::path);
   if (added == added_files.end()) fail_bug("no kernel file is named '", path, "'");
   return *added;
 }
 
 void set_added_files(std::span<const KernelFile> files) {
-  const std::scoped_lock lock(added_mutex);
+  const std::scoped_lock lock(added_mutex());
   added_files = files;
 }
 

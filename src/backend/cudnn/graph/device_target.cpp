@@ -7,11 +7,12 @@
 
 #include "backend/cudnn/graph/library.hpp"
 #include "backend/device_properties.hpp"
+#include "base/fork_mutex.hpp"
 
 namespace scoremod::backend::cudnn {
 
 const PatternTable& DeviceTarget::patterns(RowClass rows) const {
-  static std::mutex mutex;
+  static auto& mutex = *new ForkMutex;
   static std::map<std::tuple<std::string, std::string, RowClass>, std::unique_ptr<const PatternTable>> tables;
   const std::scoped_lock lock(mutex);
   auto& table = tables[{architecture, cudnn_version, rows}];

@@ -18,6 +18,7 @@
 #include "backend/unsupported.hpp"
 #include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
+#include "base/fork_mutex.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::backend {
@@ -33,7 +34,12 @@ using kernels::Work;
 constexpr const KernelFamily* kFamilies[]{&kernels::kHopperFamily, &kernels::kFloat8Family, &kernels::kPortableFamily,
                                           &kernels::kSplitKvFamily};
 
-std::mutex added_mutex;
+/// Never destroyed: threads may plan while the process ends.
+ForkMutex& added_mutex() {
+  static auto& made = *new ForkMutex;
+  return made;
+}
+
 std::vector<const KernelFamily*>& added_families() {
   static std::vector<const KernelFamily*> list;
   return list;
@@ -41,7 +47,7 @@ std::vector<const KernelFamily*>& added_families() {
 
 std::vector<const KernelFamily*> all_families() {
   std::vector<const KernelFamily*> list(std::begin(kFamilies), std::end(kFamilies));
-  const std::scoped_lock lock(added_mutex);
+  const std::scoped_lock lock(added_mutex());
   list.insert(list.end(), added_families().begin(), added_families().end());
   return list;
 }
@@ -287,12 +293,12 @@ namespace kernels {
 
 AddedFamily::AddedFamily(const KernelFamily& family, std::span<const cuda::KernelFile> files) {
   cuda::set_added_files(files);
-  const std::scoped_lock lock(added_mutex);
+  const std::scoped_lock lock(added_mutex());
   added_families().push_back(&family);
 }
 
 AddedFamily::~AddedFamily() {
-  const std::scoped_lock lock(added_mutex);
+  const std::scoped_lock lock(added_mutex());
   added_families().pop_back();
   cuda::set_added_files({});
 }
