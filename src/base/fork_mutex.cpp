@@ -6,8 +6,8 @@
 
 namespace scoremod {
 
-/// All that there are. Whoever holds a mutex of the list may make or destroy another one, so that the list's own mutex
-/// is taken last everywhere but in fork(), which therefore only tries the others.
+/// All that there are. Whoever holds a mutex of the list may make or destroy another one. So the list's own mutex is
+/// taken last everywhere but in fork(), which therefore only tries the others.
 class ForkMutexes {
  public:
   /// Never destroyed: threads may hold a mutex while the process ends.

@@ -56,10 +56,12 @@ TEST(ForkMutex, OfAnotherThreadThatTakesOneInTheOtherIsNoDeadlock) {
   std::atomic<bool> ends = false;
   std::thread holder([&] {
     while (!ends) {
-      const std::lock_guard lock(outer);
-      auto inner = std::make_unique<ForkMutex>();  // taken into the list, and out of it, under the other
-      const std::lock_guard both(*inner);
-      std::this_thread::yield();
+      {
+        const std::lock_guard lock(outer);
+        auto inner = std::make_unique<ForkMutex>();  // taken into the list, and out of it, under the other
+        const std::lock_guard both(*inner);
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   });
   for (int i = 0; i < 50; ++i) {

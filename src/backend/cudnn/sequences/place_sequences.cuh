@@ -26,7 +26,12 @@ SCOREMOD_FUNCTION int length_of(const SequencesArgument& all, int b) {
 
 SCOREMOD_FUNCTION void write_places(const PlacesArgument& p, int thread, int threads) {
   for (int b = thread; b < p.batch; b += threads) {
-    for (int side = 0; side < 2; ++side) p.sequences[side].lengths[b] = length_of(p.sequences[side], b);
+    for (int side = 0; side < 2; ++side) {
+      const SequencesArgument& all = p.sequences[side];
+      const int length = length_of(all, b);
+      // Of no pages at all cuDNN would make NaN; of a masked key it makes 0.
+      all.lengths[b] = all.counts != nullptr && length == 0 ? 1 : length;
+    }
   }
   for (int i = 0; i < p.placed_count; ++i) {
     const PlacedTensor& tensor = p.placed[i];
@@ -54,9 +59,9 @@ SCOREMOD_FUNCTION void check_pages(const PlacesArgument& p, int thread, int thre
   if (p.table_count == 0) return;
   const long long keys = p.sequences[1].longest;
   for (long long i = thread; i < p.batch * keys; i += threads) {
-    const int b = (int)(i / keys), entry = (int)(i % keys) / p.block_rows;
+    const int b = (int)(i / keys), key = (int)(i % keys), entry = key / p.block_rows;
     const int of_k = page_of(p.tables[0], b, entry), of_v = page_of(p.tables[1], b, entry);
-    p.names_pages[i] = is_of_pool(p, of_k) && is_of_pool(p, of_v) ? 1 : 0;
+    p.names_pages[i] = key < length_of(p.sequences[1], b) && is_of_pool(p, of_k) && is_of_pool(p, of_v) ? 1 : 0;
   }
 }
 

@@ -45,7 +45,7 @@ struct PlacesArgument {
   PlacedTensor placed[kMostPlacedTensors];
   ClearedTensor cleared[kMostClearedTensors];
   PageTableArgument tables[2];  ///< of k, of v
-  int* names_pages;             ///< written: [batch, longest of keys], whether both tables name a page of the pool
+  int* names_pages;  ///< written: [batch, longest of keys], whether a sequence has the key, in pages of the pool
   int batch;
   int placed_count, cleared_count, table_count;
   int pages, blocks, block_rows;  ///< of a sequence, of the pool, and the tokens of each

@@ -51,6 +51,7 @@ std::pair<int, int> band_of(const AttentionProblem& p, const masks::MaskClass& m
 }
 
 constexpr std::size_t kAlignment = 16;
+constexpr std::size_t kUsualPieces = 4;  ///< of one layout
 
 /// A call id unique across processes (48 bits). It tags counters in a workspace that is never cleared.
 std::uint64_t next_call_number() {
@@ -253,6 +254,8 @@ ArgumentBytes arguments_of(const AttentionProblem& p, const masks::MaskClass& ma
 
 void CallLayout::Pieces::add(std::size_t size, std::function<void(ArgumentBytes&, std::byte*)> point, bool behind) {
   if (!behind) bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  // A new size of a known problem makes a layout, and a growing vector takes half of its time.
+  if (pieces.empty()) pieces.reserve(kUsualPieces);
   pieces.push_back({bytes, std::move(point)});
   bytes += size;
 }

@@ -176,8 +176,21 @@ TEST(PlaceSequences, CopiesPageTablesWithPagesOfThePoolAlone) {
   EXPECT_EQ(call.result<std::int32_t>(kUidLengthsKv, 2), (Lengths{17, 40}));
   EXPECT_FALSE(call.layout.place_of(kUidPlaces + kUidK));
   Lengths there(80, 1);
-  std::fill_n(there.begin() + 32, 24, 0);  // the first batch's last page, and the second one's first
+  std::fill_n(there.begin() + 17, 39, 0);  // behind the first batch's length, and the second one's first page
   std::fill_n(there.begin() + 72, 8, 0);
+  EXPECT_EQ(call.result<std::int32_t>(kUidNamesPages, 80), there);
+}
+
+TEST(PlaceSequences, MasksTheOnlyKeyOfASequenceWithoutKeys) {
+  const Lengths pages{0, 1, 2, 3, 4, 3}, lengths{0, 40};
+  Call call(paged_problem(), Direction::kForward);
+  call.bind("page_table_k", pages);
+  call.bind("page_table_v", pages);
+  call.bind("lengths_kv", lengths);
+  call.run(32);
+  EXPECT_EQ(call.result<std::int32_t>(kUidLengthsKv, 2), (Lengths{1, 40}));
+  Lengths there(80, 1);
+  std::fill_n(there.begin(), 40, 0);
   EXPECT_EQ(call.result<std::int32_t>(kUidNamesPages, 80), there);
 }
 
