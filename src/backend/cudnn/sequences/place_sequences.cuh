@@ -29,7 +29,7 @@ SCOREMOD_FUNCTION void write_places(const PlacesArgument& p, int thread, int thr
     for (int side = 0; side < 2; ++side) {
       const SequencesArgument& all = p.sequences[side];
       const int length = length_of(all, b);
-      // Of no pages at all cuDNN would make NaN; of a masked key it makes 0.
+      // cuDNN makes NaN of no keys at all, and 0 of a masked one.
       all.lengths[b] = all.counts != nullptr && length == 0 ? 1 : length;
     }
   }
