@@ -30,6 +30,13 @@ Prepared AttentionState::made(int device, std::optional<std::size_t> max_workspa
 
 void AttentionState::prepare(int device) {
   const std::lock_guard lock(mutex_);
+  if (const auto failed = failed_captures_.find(device); failed != failed_captures_.end()) {
+    throw Error(ErrorCode::kEnvironment,
+                "an earlier run of this program failed while XLA recorded it as a CUDA graph, and XLA would run the "
+                "graph as it was left, with other results; call jax.clear_caches() or compile the program again, or "
+                "have XLA record none (XLA_FLAGS=--xla_gpu_enable_command_buffer=); the first failure: " +
+                    failed->second);
+  }
   Prepared& prepared = by_device_[device];
   if (!prepared.attention) prepared = made(device, std::nullopt);
 }
@@ -47,6 +54,11 @@ void AttentionState::prepare_within(int device, std::size_t Prepared::*needed, s
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnsupported) throw;
   }
+}
+
+void AttentionState::remember_failed_capture(int device, const CaptureFailed& error) const {
+  const std::lock_guard lock(mutex_);
+  failed_captures_.try_emplace(device, error.what());
 }
 
 Prepared AttentionState::on(int device) const {

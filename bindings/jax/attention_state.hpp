@@ -13,9 +13,8 @@
 #include <vector>
 
 #include "scoremod/attention.hpp"
+#include "scoremod/capture_failed.hpp"
 #include "scoremod/tensors.hpp"
-
-#include "xla/ffi/api/ffi.h"
 
 namespace scoremod::jax {
 
@@ -37,7 +36,8 @@ class AttentionState {
   /// The problem has no open sizes; `make` makes its attentions.
   AttentionState(const AttentionProblem& problem, CompileOptions options, Make make);
 
-  /// Makes the attention on a device where it isn't yet. Throws Error.
+  /// Makes the attention on a device where it isn't yet. Throws Error, and always after run() raised CaptureFailed on
+  /// the device: XLA would run a graph that it has updated in part, with wrong results.
   void prepare(int device);
 
   /// Prepares calls with a workspace of at most `given` bytes; `needed` names the member that counts it. XLA planned
@@ -45,8 +45,17 @@ class AttentionState {
   /// that fits is chosen; if none fits, calls allocate.
   void prepare_within(int device, std::size_t Prepared::*needed, std::size_t given);
 
-  /// The attention that was prepared on a device. Throws Error(kBug) for another one.
-  Prepared on(int device) const;
+  /// Runs call(prepared) with the attention that was prepared on a device. Throws what it throws, and Error(kBug) for
+  /// another device.
+  template <class Call>
+  void run(int device, const Call& call) const {
+    try {
+      call(on(device));
+    } catch (const CaptureFailed& error) {
+      remember_failed_capture(device, error);
+      throw;
+    }
+  }
 
   /// tensors_of() the problem, which each buffer of a call must match.
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
@@ -55,6 +64,8 @@ class AttentionState {
 
  private:
   AttentionState(const AttentionProblem& problem, CompileOptions options);
+  Prepared on(int device) const;
+  void remember_failed_capture(int device, const CaptureFailed& error) const;
   Prepared made(int device, std::optional<std::size_t> max_workspace) const;
 
   const Make make_;
@@ -62,28 +73,8 @@ class AttentionState {
   std::vector<TensorInfo> tensors_, gradients_;
   mutable std::mutex mutex_;  ///< devices run their parts of a program in threads of their own
   std::map<int, Prepared> by_device_;
-  std::set<int> within_;  ///< devices that prepare_within() has seen
-};
-
-/// The state of one platform's calls. XLA's library for the CPU and its plugin for CUDA have separate registries, in
-/// which one number means different types. A number of one must not be shown to the other.
-template <class State, MemoryKind kMemory>
-class PlatformState : public State {
- public:
-  /// Filled in by XLA when Python registers the type.
-  inline static xla::ffi::TypeId id = {};
-  static constexpr xla::ffi::TypeInfo kInfo = xla::ffi::MakeTypeInfo<PlatformState>();
-
-  /// `rest` are the arguments of State's constructor after the problem and the options.
-  template <class... Rest>
-  PlatformState(std::string problem, CompileOptions options, Rest... rest)
-      : State(std::move(problem), in_memory(std::move(options)), rest...) {}
-
- private:
-  static CompileOptions in_memory(CompileOptions options) {
-    options.memory = kMemory;
-    return options;
-  }
+  mutable std::map<int, std::string> failed_captures_;  ///< the first message on each device
+  std::set<int> within_;                                ///< devices that prepare_within() has seen
 };
 
 }  // namespace scoremod::jax

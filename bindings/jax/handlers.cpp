@@ -16,6 +16,7 @@
 #include "call_buffers.hpp"
 #include "error.hpp"
 #include "open_problem.hpp"
+#include "platform_state.hpp"
 #include "xla/ffi/api/ffi.h"
 
 namespace scoremod::jax {
@@ -53,10 +54,11 @@ void set_options(const Place& place, const ffi::Dictionary& attributes, CallOpti
 ffi::Error run_forward(const Place& place, const AttentionState& state, const ffi::RemainingArgs& arguments,
                        const ffi::RemainingRets& results, const ffi::Dictionary& attributes) {
   return guarded([&] {
-    const Prepared prepared = state.on(place.device);
-    ForwardCall call = forward_call(prepared, state.tensors(), arguments, results);
-    set_options(place, attributes, call.args.options);
-    prepared.attention->forward(call.args, call.workspace);
+    state.run(place.device, [&](const Prepared& prepared) {
+      ForwardCall call = forward_call(prepared, state.tensors(), arguments, results);
+      set_options(place, attributes, call.args.options);
+      prepared.attention->forward(call.args, call.workspace);
+    });
   });
 }
 
@@ -65,10 +67,11 @@ ffi::Error run_backward(const Place& place, const AttentionState& state, const f
   const auto wanted = attributes.get<ffi::Span<const std::int64_t>>("wanted");
   if (!wanted) return wanted.error();
   return guarded([&] {
-    const Prepared prepared = state.on(place.device);
-    BackwardCall call = backward_call(prepared, state.tensors(), state.gradients(), arguments, results, *wanted);
-    set_options(place, attributes, call.args.options);
-    prepared.attention->backward(call.args, call.workspace);
+    state.run(place.device, [&](const Prepared& prepared) {
+      BackwardCall call = backward_call(prepared, state.tensors(), state.gradients(), arguments, results, *wanted);
+      set_options(place, attributes, call.args.options);
+      prepared.attention->backward(call.args, call.workspace);
+    });
   });
 }
 

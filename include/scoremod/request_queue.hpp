@@ -50,6 +50,9 @@ struct RequestQueueOptions {
 ///
 /// The queue owns the workspaces, and no two calls that run at the same time share one. A request's buffers must live
 /// until its reply; its attention is kept by the queue. Requests of several threads may come at the same time.
+///
+/// A forked child has none of the queue's threads. There submit() answers with kInvalidArgument, drain() throws
+/// Error(kInvalidArgument), and to shut the queue down or to destroy it does nothing. Its parent serves it as before.
 class SCOREMOD_API RequestQueue {
  public:
   /// Called once, by a thread of the queue or by the one that submits or shuts down, and never while the queue holds a

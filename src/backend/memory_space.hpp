@@ -31,6 +31,13 @@ class StreamEvent {
   virtual void wait() const = 0;
 };
 
+/// Whether a stream captures a graph.
+enum class StreamCapture : std::uint8_t {
+  kNone,
+  kGoesOn,
+  kEnded,  ///< by an error, of whatever call: nothing can be added, and the graph is lost
+};
+
 /// A scope that a thread needs while it plans; see MemorySpace::enter_planning().
 class PlanningScope {
  public:
@@ -62,7 +69,8 @@ class MemorySpace {
   /// An event behind the work that a stream has so far. Null where calls return when their work is done.
   virtual std::unique_ptr<StreamEvent> record_event(void* /*stream*/) const { return nullptr; }
   /// Whether a stream captures a graph, whose replays may come at any time.
-  virtual bool is_capturing(void*) const { return false; }
+  virtual StreamCapture capture(void* /*stream*/) const { return StreamCapture::kNone; }
+  bool is_capturing(void* stream) const { return capture(stream) != StreamCapture::kNone; }
   /// Measures work on a stream. By default it uses the host's clock, and waits for the stream.
   virtual std::unique_ptr<Stopwatch> stopwatch(void* stream) const;
 
@@ -74,8 +82,8 @@ class MemorySpace {
   virtual TargetContext begin_context() const { return context(); }
   /// The properties of the current device.
   virtual DeviceProperties describe() const = 0;
-  /// Lets the calling thread, for the scope's life, build, load and try plans while other threads capture theirs. Null
-  /// where that needs nothing.
+  /// Lets the calling thread, for the scope's life, build, load and try plans while other threads or it itself capture
+  /// graphs. Null where that needs nothing.
   virtual std::unique_ptr<PlanningScope> enter_planning() const { return nullptr; }
   /// Throws Error(kInvalidArgument) when there is no such device.
   virtual void make_current(int device) const = 0;

@@ -1,7 +1,5 @@
 #include "scoremod/attention.hpp"
 
-#include <mutex>
-#include <set>
 #include <utility>
 
 #include "scoremod/context_lost.hpp"
@@ -16,6 +14,7 @@
 #include "problem/validate_sizes.hpp"
 #include "runtime/attention_shared.hpp"
 #include "runtime/call_tensors.hpp"
+#include "runtime/captured_call.hpp"
 #include "runtime/empty_calls.hpp"
 #include "runtime/known_structures.hpp"
 #include "runtime/later_plans.hpp"
@@ -187,14 +186,6 @@ std::unique_ptr<runtime::RunningPlans> awaited_plans(const compiler::CompiledPro
   return std::make_unique<runtime::RunningPlans>(runtime::running_plans(planned));
 }
 
-/// A captured graph replays at any time, and nobody says when it is destroyed: its plans stay until the process ends.
-void keep_for_replays(std::shared_ptr<const backend::Plan> plan) {
-  static std::mutex mutex;
-  static auto& kept = *new std::set<std::shared_ptr<const backend::Plan>>;
-  const std::lock_guard lock(mutex);
-  kept.insert(std::move(plan));
-}
-
 }  // namespace
 
 struct Attention::State {
@@ -296,17 +287,17 @@ std::size_t Attention::backward_workspace_bytes() const {
 }
 
 void Attention::forward(const ForwardArgs& args, Buffer workspace) const {
-  runtime::with_memory("forward", [&] {
-    const State& own = state();
-    const backend::MemorySpace& memory = *own.served->memory;
-    const backend::DeviceScope current(memory, own.served->device);
+  const State& own = state();
+  const backend::MemorySpace& memory = *own.served->memory;
+  const backend::DeviceScope current(memory, own.served->device);
+  runtime::run_call("forward", memory, args.options.stream, [&](runtime::RanPlan ran) {
     if (own.is_empty) return runtime::run_empty(own.problem, args, workspace, memory);
     const auto& plan = own.plan_for(&runtime::RunningPlans::forward, workspace);
     const std::size_t bytes = plan->workspace_bytes();
     const runtime::ForwardCall call = runtime::check_call(own.problem, args, workspace, bytes, memory);
     const runtime::Workspace scratch(memory, workspace, bytes, args.options.stream);
     plan->execute(call.tensors, call.parameters, scratch.span());
-    if (memory.is_capturing(args.options.stream)) keep_for_replays(plan);
+    if (ran != nullptr) *ran = plan;
   });
 }
 
@@ -317,16 +308,16 @@ void Attention::backward(const BackwardArgs& args, Buffer workspace) const {
   if (served.backward == nullptr) {
     fail_argument("this problem was compiled for the forward only: set its field backward before it is compiled");
   }
-  runtime::with_memory("backward", [&] {
-    const backend::MemorySpace& memory = *own.served->memory;
-    const backend::DeviceScope current(memory, own.served->device);
+  const backend::MemorySpace& memory = *served.memory;
+  const backend::DeviceScope current(memory, served.device);
+  runtime::run_call("backward", memory, args.options.stream, [&](runtime::RanPlan ran) {
     if (own.is_empty) return runtime::run_empty(own.problem, args, workspace, memory);
     const auto& plan = own.plan_for(&runtime::RunningPlans::backward, workspace);
     const std::size_t bytes = plan->workspace_bytes();
     const runtime::BackwardCall call = runtime::check_call(own.problem, args, workspace, bytes, memory);
     const runtime::Workspace scratch(memory, workspace, bytes, args.options.stream);
     plan->execute(call.tensors, call.parameters, scratch.span());
-    if (memory.is_capturing(args.options.stream)) keep_for_replays(plan);
+    if (ran != nullptr) *ran = plan;
   });
 }
 

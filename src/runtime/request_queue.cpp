@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <sys/types.h>
 #include <utility>
 #include <vector>
 
@@ -10,6 +13,7 @@
 
 #include "backend/backend.hpp"
 #include "base/fail.hpp"
+#include "base/process_id.hpp"
 #include "runtime/request_memory.hpp"
 #include "runtime/request_threads.hpp"
 
@@ -48,6 +52,9 @@ void wait_quietly(const backend::MemorySpace& space, void* stream) noexcept {
   }
 }
 
+constexpr std::string_view kOfTheParent =
+    "expected a RequestQueue of this process, found one made before fork(), which has no threads here; make another";
+
 /// Which memory and device a queue's requests go to.
 struct Place {
   MemoryKind memory = MemoryKind::kHost;
@@ -75,6 +82,9 @@ struct RequestQueue::State {
   explicit State(const RequestQueueOptions& options)
       : memory(static_cast<std::size_t>(std::max(options.threads, 0))), threads(options) {}
 
+  /// A forked child has none of the queue's threads, and another thread of its parent may have held the locks.
+  bool is_of_this_process() const { return process == process_id(); }
+
   /// Throws for a request that belongs to another queue.
   void check_place(const Attention& attention) {
     const Place wanted{attention.memory(), attention.device()};
@@ -89,6 +99,8 @@ struct RequestQueue::State {
   template <class Args>
   // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved
   void submit(std::shared_ptr<const Attention> attention, Args args, Callback callback) {
+    if (!is_of_this_process())
+      return runtime::answer(callback, {ReplyStatus::kInvalidArgument, std::string(kOfTheParent)});
     threads.submit(
         [this, attention = std::move(attention),
          args = std::move(args)](std::size_t worker) -> runtime::RequestThreads::Completion {
@@ -111,6 +123,7 @@ struct RequestQueue::State {
         std::move(callback));
   }
 
+  const pid_t process = process_id();
   std::mutex mutex;
   std::optional<Place> place;
   std::vector<runtime::RequestMemory> memory;  ///< one for each thread
@@ -129,7 +142,10 @@ std::pair<RequestQueue::Callback, std::future<Reply>> promised() {
 }  // namespace
 
 RequestQueue::RequestQueue(const RequestQueueOptions& options) : state_(std::make_unique<State>(options)) {}
-RequestQueue::~RequestQueue() = default;
+RequestQueue::~RequestQueue() {
+  // Threads that are not there can't be joined, and what they waited for can't be destroyed.
+  if (!state_->is_of_this_process()) static_cast<void>(state_.release());
+}
 
 void RequestQueue::submit(std::shared_ptr<const Attention> attention, ForwardArgs args, Callback callback) {
   state_->submit(std::move(attention), std::move(args), std::move(callback));
@@ -151,10 +167,15 @@ std::future<Reply> RequestQueue::submit(std::shared_ptr<const Attention> attenti
   return std::move(reply);
 }
 
-void RequestQueue::drain() { state_->threads.drain(); }
+void RequestQueue::drain() {
+  if (!state_->is_of_this_process()) fail_argument("drain: ", kOfTheParent);
+  state_->threads.drain();
+}
 
-void RequestQueue::shut_down() { state_->threads.shut_down(); }
+void RequestQueue::shut_down() {
+  if (state_->is_of_this_process()) state_->threads.shut_down();
+}
 
-std::size_t RequestQueue::waiting() const { return state_->threads.waiting(); }
+std::size_t RequestQueue::waiting() const { return state_->is_of_this_process() ? state_->threads.waiting() : 0; }
 
 }  // namespace scoremod

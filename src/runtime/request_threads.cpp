@@ -23,14 +23,6 @@ ReplyStatus status_of(ErrorCode code) {
   return ReplyStatus::kBug;
 }
 
-/// An exception of a callback has nowhere to go.
-void answer(const RequestQueue::Callback& callback, const Reply& reply) noexcept {
-  try {
-    if (callback) callback(reply);
-  } catch (...) {  // NOLINT(bugprone-empty-catch)
-  }
-}
-
 Reply shut_down_reply() noexcept {
   try {
     return {ReplyStatus::kShutDown, "the queue was shut down before the request began"};
@@ -40,6 +32,13 @@ Reply shut_down_reply() noexcept {
 }
 
 }  // namespace
+
+void answer(const RequestQueue::Callback& callback, const Reply& reply) noexcept {
+  try {
+    if (callback) callback(reply);
+  } catch (...) {  // NOLINT(bugprone-empty-catch)
+  }
+}
 
 Reply reply_of_current_exception() noexcept {
   try {

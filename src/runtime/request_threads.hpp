@@ -76,6 +76,9 @@ class RequestThreads {
   std::vector<std::thread> workers_, completers_;
 };
 
+/// Calls a callback, if there is one. Its exception has nowhere to go.
+void answer(const RequestQueue::Callback& callback, const Reply& reply) noexcept;
+
 /// The reply for the exception in flight. Call it in a catch block only.
 Reply reply_of_current_exception() noexcept;
 

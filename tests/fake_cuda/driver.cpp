@@ -191,8 +191,11 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, uns
     call.refuse(CUDA_ERROR_INVALID_HANDLE, function->kernel.name, ": on a stream of another device");
   auto words =
       check_launch(call, *function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, parameters);
+  if (stream != nullptr && stream->captured != nullptr && stream->broken)
+    call.fail(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   if (call.fails()) return result(call);
-  state().launches.push_back({function->kernel.name, device, function->kernel.parameter_bytes()});
+  state().launches.push_back({function->kernel.name, device, function->kernel.parameter_bytes(),
+                              thread_state().capture_mode == cudaStreamCaptureModeRelaxed});
   if (stream != nullptr && stream->captured != nullptr)
     stream->captured->work.push_back({function->kernel.name, const_cast<Module*>(function->module), std::move(words)});
   return result(call);

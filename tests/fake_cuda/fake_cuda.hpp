@@ -20,6 +20,7 @@ struct Launch {
   std::string kernel;
   int device = 0;
   std::size_t parameter_bytes = 0;
+  bool is_relaxed = false;  ///< the thread was in the relaxed mode of captures
 };
 /// Launches since the last time that this was asked.
 std::vector<Launch> take_launches();
@@ -40,9 +41,10 @@ struct Live {
 Live live();
 
 enum class Failing : std::uint8_t {
-  kOne,      ///< that call alone: what runs on must be as it was
-  kSticky,   ///< that call and all after it, as after a kernel's illegal access
-  kRuntime,  ///< every call of the runtime, from the next one on, as with a driver that is older than it
+  kOne,           ///< that call alone: what runs on must be as it was
+  kSticky,        ///< that call and all after it, as after a kernel's illegal access
+  kRuntime,       ///< every call of the runtime, from the next one on, as with a driver that is older than it
+  kEndsCaptures,  ///< none, but all captures are ended just before that call, as by another thread
 };
 /// From here on, call `number` (0 is the next one) of `function`, or of any where it is empty, fails with `code`. A
 /// call that would make something makes nothing; one that destroys something destroys it.

@@ -86,6 +86,14 @@ cudaError_t cudaSetDevice(int device) {
   return result(call);
 }
 
+cudaError_t cudaDeviceSynchronize() {
+  Call call("cudaDeviceSynchronize");
+  call.bind_device();
+  call.end_captures();
+  ++state().waits;
+  return result(call);
+}
+
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   Call call("cudaDeviceGetAttribute");
   const std::optional<int> found = attribute_of(device, attribute);
@@ -161,6 +169,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t handle) {
   Call call("cudaMemsetAsync");
   const Stream* const stream = stream_of(call, handle);
+  fail_if_broken(call, stream);
   if (call.fails() || bytes == 0) return result(call);
   std::byte* const own = contents(call, to, bytes);
   if (own != nullptr && (stream == nullptr || stream->captured == nullptr)) std::memset(own, value, bytes);

@@ -35,6 +35,11 @@ inline Stream* stream_of(Call& call, cudaStream_t handle) {
   return reinterpret_cast<Stream*>(handle);
 }
 
+/// Work for a stream whose capture an error has ended.
+inline void fail_if_broken(Call& call, const Stream* stream) {
+  if (stream != nullptr && stream->captured != nullptr && stream->broken) call.fail(cudaErrorStreamCaptureInvalidated);
+}
+
 /// Waiting for a stream that captures, or allocating on it, ends its capture.
 inline void must_not_capture(Call& call, const Stream* stream) {
   if (stream != nullptr && stream->captured != nullptr)

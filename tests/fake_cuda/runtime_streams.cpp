@@ -74,6 +74,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mo
   if (stream == nullptr) return result(call);
   stream->captured = std::make_unique<Graph>();
   stream->mode = mode;
+  stream->captured_by = std::this_thread::get_id();
   stream->broken = false;
   return result(call);
 }
@@ -132,7 +133,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   Call call("cudaEventRecord");
-  stream_of(call, stream);
+  fail_if_broken(call, stream_of(call, stream));
   if (is_known(call, state().events, event, "an event") && !call.fails())
     *reinterpret_cast<Event*>(event) = {reinterpret_cast<Event*>(event)->device, true, true};
   return result(call);

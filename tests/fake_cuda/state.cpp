@@ -38,7 +38,9 @@ int planted_failure(const char* function, Call::Fails fails) {
   const bool asked = planted.function.empty() || planted.function == function;
   if (fails == Call::Fails::kWhenNothingWorks || !asked || planted.left-- > 0) return 0;
   planted.failed = function;
-  return planted.code;
+  if (planted.failing != Failing::kEndsCaptures) return planted.code;
+  for (Stream* stream : state().streams) stream->broken = stream->captured != nullptr;
+  return 0;
 }
 
 }  // namespace
@@ -96,6 +98,7 @@ const char* text_of(int code) {
     case CUDA_ERROR_MISALIGNED_ADDRESS: return "misaligned address";
     case CUDA_ERROR_LAUNCH_FAILED: return "unspecified launch failure";
     case CUDA_ERROR_ILLEGAL_ADDRESS: return "an illegal memory access was encountered";
+    case CUDA_ERROR_STREAM_CAPTURE_INVALIDATED: return "operation failed due to a previous error during capture";
     case CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: return "too many resources requested for launch";
     case CUDA_ERROR_UNKNOWN: return "unknown error";
     default: return "an error that the fake driver has no text for";
@@ -103,11 +106,23 @@ const char* text_of(int code) {
 }
 
 void Call::must_not_meet_captures() {
-  if (thread_state().capture_mode == cudaStreamCaptureModeRelaxed) return;
+  const cudaStreamCaptureMode mode = thread_state().capture_mode;
+  if (mode == cudaStreamCaptureModeRelaxed) return;
   for (Stream* stream : state().streams) {
-    if (stream->captured == nullptr || stream->mode != cudaStreamCaptureModeGlobal) continue;
+    if (stream->captured == nullptr || stream->mode == cudaStreamCaptureModeRelaxed) continue;
+    const bool is_own = stream->captured_by == std::this_thread::get_id();
+    const bool is_global = mode == cudaStreamCaptureModeGlobal && stream->mode == cudaStreamCaptureModeGlobal;
+    if (!is_own && !is_global) continue;
     stream->broken = true;
     refuse(cudaErrorStreamCaptureUnsupported, "a stream captures, and the thread is not in relaxed mode");
+  }
+}
+
+void Call::end_captures() {
+  for (Stream* stream : state().streams) {
+    if (stream->captured == nullptr || stream->device != thread_state().contexts.back()->device) continue;
+    stream->broken = true;
+    fail(cudaErrorStreamCaptureUnsupported);
   }
 }
 

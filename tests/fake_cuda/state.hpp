@@ -13,6 +13,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -64,7 +65,8 @@ struct Stream {
   int device = 0;
   std::unique_ptr<Graph> captured;  ///< while it captures
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  bool broken = false;  ///< by a call that captures forbid
+  std::thread::id captured_by;  ///< the thread that began to capture
+  bool broken = false;          ///< by a call that captures forbid
 };
 
 struct Event {
@@ -146,9 +148,13 @@ class Call {
     state().violations.push_back(text.str());
     code_ = code;
   }
-  /// A call that ends captures which other threads began, or which the whole process must not see, unless this thread
-  /// is in relaxed mode.
+  /// The call fails with this code, as a device would have it: it breaks no rule itself.
+  void fail(int code) { code_ = code; }
+  /// A call that ends the thread's own captures, and other threads' of the global mode, unless this thread is in
+  /// relaxed mode.
   void must_not_meet_captures();
+  /// A call that ends each capture on its device, whatever the modes are.
+  void end_captures();
   /// The runtime makes the device's primary context current in a thread that has none.
   void bind_device();
 

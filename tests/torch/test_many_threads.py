@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -42,6 +43,19 @@ def test_a_short_run(control, tmp_path, seed):
     # Memory may grow in seconds.
     assert row["wrong_count"] == 0 and not row["errors"] and row["seed"] == seed
     assert {"forward", "backward", "evict", "torch product"} <= set(row["actions"])
+
+
+def test_a_capture_waits_for_no_whole_device(monkeypatch):
+    """Which would end captures of XLA's in other threads."""
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    import threads_beside
+
+    calls = []
+    graph = SimpleNamespace(capture_begin=lambda **how: calls.append(how), capture_end=lambda: calls.append("end"))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: calls.append("the whole device"))
+    assert threads_beside.captured(lambda: calls.append("run") or 7) == (graph, 7)
+    assert calls == [{"capture_error_mode": "thread_local"}, "run", "end"]
 
 
 def test_a_problem_is_known_to_other_threads_once_it_is_whole(monkeypatch):

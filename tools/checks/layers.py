@@ -63,6 +63,7 @@ PUBLIC_HEADERS = {
     "export.hpp": "base",
     "error.hpp": "base",
     "context_lost.hpp": "base",
+    "capture_failed.hpp": "base",
     "dtype.hpp": "base",
     "program.hpp": "ir",
     "dsl.hpp": "dsl",

@@ -118,15 +118,13 @@ class Worker(threading.Thread):
         self._shared.log.did("destroy", case.wrong_on_host())
 
     def capture(self, case):
-        """PyTorch captures one graph at a time in a process. Calls, evictions and compiles of other threads go on meanwhile."""
+        """PyTorch captures one graph at a time in a process. Calls, evictions and compiles of other threads go on meanwhile, and captures of XLA's."""
         is_forward = self._choose.random() < 0.5
         run = case.outputs if is_forward else case.results
         with self._shared.capturing:
             run()  # builds what a capture cannot
             self._stream.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
-                results = run()
+            graph, results = threads_beside.captured(run)
         self._graphs = [*self._graphs[1 - GRAPHS :], (graph, case, results)]
         self._shared.log.did("capture")
         self.replay(case)

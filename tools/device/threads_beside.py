@@ -9,6 +9,18 @@ import torch
 THREADS = 3
 
 
+def captured(run):
+    """(graph, results) of what run() enqueues on the current stream. torch.cuda.graph() would begin with a wait for the whole device, which ends each
+    capture of other threads, XLA's too: CUDA forbids it in every mode."""
+    graph = torch.cuda.CUDAGraph()
+    graph.capture_begin(capture_error_mode="thread_local")
+    try:
+        results = run()
+    finally:
+        graph.capture_end()
+    return graph, results
+
+
 class Beside(threading.Thread):
     """Does a framework's work until the round ends; the first error ends it, too."""
 
@@ -50,11 +62,9 @@ class TorchBeside:
 
     def _graph(self, shared):
         with shared.capturing:
-            x, graph = torch.zeros(1024, device="cuda"), torch.cuda.CUDAGraph()
+            x = torch.zeros(1024, device="cuda")
             torch.cuda.current_stream().synchronize()
-            with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
-                for _ in range(20):
-                    x.add_(1)
+            graph, _ = captured(lambda: [x.add_(1) for _ in range(20)])
             torch.cuda.empty_cache()
         graph.replay()
         return "" if bool((x == 20).all()) else "a graph of PyTorch's computes something else"
@@ -62,9 +72,9 @@ class TorchBeside:
 
 class JaxBeside:
     """Programs that XLA runs as command buffers: attention with its gradients by scoremod.jax, and a program of JAX's own. Each repeats the bits of the
-    first run. A new function is compiled now and then."""
+    first run. A new function is compiled now and then. Inputs change: a result that nobody writes would else often be that of an earlier run."""
 
-    PROGRAMS = 6
+    PROGRAMS, INPUTS = 6, 3
 
     def __init__(self, device):
         import jax
@@ -76,7 +86,8 @@ class JaxBeside:
         queries, dim = (128, 64) if device == "cuda" else (12, 8)
         keys = jax.random.split(jax.random.key(1), 3)
         dtype = jnp.bfloat16 if device == "cuda" else jnp.float32
-        self._tensors = [jax.random.normal(key, (2, queries, 2, dim), dtype) for key in keys]
+        tensors = [jax.random.normal(key, (2, queries, 2, dim), dtype) for key in keys]
+        self._inputs = [[tensor * (1 + number) for tensor in tensors] for number in range(self.INPUTS)]
 
         def loss(factor):
             def of(q, k, v):
@@ -88,21 +99,24 @@ class JaxBeside:
         self._losses = [loss(0.01 * (1 + number)) for number in range(self.PROGRAMS)]
         self._programs = [jax.jit(jax.value_and_grad(each, argnums=(0, 1, 2))) for each in self._losses]
         self._programs.append(jax.jit(lambda q, k, v: jnp.tanh(q + k) * v))
-        self._first = [self._leaves(program) for program in self._programs]
+        self._first = [[self._leaves(program, number) for number in range(self.INPUTS)] for program in self._programs]
 
     def workers(self, shared):
         return [Beside(shared, self._work, number) for number in range(THREADS)]
 
-    def _leaves(self, program):
-        return [jax_leaf.tobytes() for jax_leaf in self._jax.device_get(self._jax.tree.leaves(program(*self._tensors)))]
+    def _leaves(self, program, inputs):
+        return [jax_leaf.tobytes() for jax_leaf in self._jax.device_get(self._jax.tree.leaves(program(*self._inputs[inputs])))]
 
     def _work(self, shared, choose):
-        number = choose.randrange(len(self._programs))
-        yield "jax program", "" if self._leaves(self._programs[number]) == self._first[number] else f"JAX's program {number} has other bits than before"
+        number, inputs = choose.randrange(len(self._programs)), choose.randrange(self.INPUTS)
+        yield "jax program", self._wrong(self._programs[number], number, inputs)
         if choose.random() < 0.05:
             number = choose.randrange(len(self._losses))
             program = self._jax.jit(self._jax.value_and_grad(self._losses[number], argnums=(0, 1, 2)))
-            yield "jax compile", "" if self._leaves(program) == self._first[number] else f"JAX's program {number}, compiled anew, has other bits than before"
+            yield "jax compile", self._wrong(program, number, inputs)
+
+    def _wrong(self, program, number, inputs):
+        return "" if self._leaves(program, inputs) == self._first[number][inputs] else f"JAX's program {number} has other bits than before"
 
 
 KINDS = {"torch": TorchBeside, "jax": JaxBeside}

@@ -65,6 +65,59 @@ for run in (both, alone):
 print("equal")
 """
 
+# Results that are kept make XLA take other buffers, and record anew. Inputs change, for a result that is not written to be seen.
+ENDED = """
+import sys
+sys.path[:0] = {paths!r}
+import ctypes, threading
+import jax, jax.numpy as jnp, numpy as np
+from scoremod.jax import flex_attention
+
+q, k, v = (jax.random.normal(jax.random.key(i), (2, 256, 4, 64), jnp.bfloat16) for i in range(3))
+step = jax.jit(lambda q, k, v: jnp.tanh(flex_attention(q, k, v, lambda s, b, h, i, j: s - 0.01 * abs(i - j), deterministic=True)))
+queries = [q * factor for factor in (1, 2, 3)]
+expected, is_over = [np.asarray(step(q, k, v)) for q in queries], threading.Event()
+
+def wait_for_the_device():
+    cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    for status in (cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), cuda.cuCtxSetCurrent(context)):
+        assert status == 0
+    while not is_over.is_set():
+        cuda.cuCtxSynchronize()
+
+kept, failures = [], []
+thread = threading.Thread(target=wait_for_the_device)
+thread.start()
+try:
+    for run in range(5000):
+        try:
+            result = step(queries[run % 3], k, v)
+            found = np.asarray(result)
+        except Exception as error:
+            failures.append(str(error))
+            if len(failures) == 50:
+                break
+            continue
+        assert np.array_equal(found, expected[run % 3]), f"run {{run}} is wrong, after {{len(failures)}} failures"
+        kept = [*kept[-(run % 7):], result]
+finally:
+    is_over.set()
+    thread.join()
+assert len(failures) == 50, "no recording was ended"
+assert all("failed while XLA recorded it" in failure for failure in failures[1:]), failures[:3]
+jax.clear_caches()
+for _ in range(4):
+    for q, right in zip(queries, expected):
+        assert np.array_equal(np.asarray(step(q, k, v)), right)
+print("right")
+"""
+
+
+def test_a_recording_that_another_thread_ends_gives_no_wrong_results():
+    done = _run(ENDED.format(paths=sys.path[:2]))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.strip().endswith("right")
+
 
 @pytest.mark.skipif(len(cuda_devices()) < 2, reason="one NVIDIA GPU")
 @pytest.mark.parametrize("strategy", ["all_gather", "ring"])

@@ -1,13 +1,17 @@
 #include "scoremod/request_queue.hpp"
 
 #include <future>
+#include <latch>
 #include <memory>
 #include <string>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "scoremod/attention_cache.hpp"
+#include "scoremod/error.hpp"
 #include "scoremod/inputs.hpp"
 #include "scoremod/problem_buffers.hpp"
 
@@ -93,6 +97,47 @@ TEST(RequestQueue, WhatIsShutDownRunsNothing) {
   for (const OutputTensor& output : buffers.outputs()) {
     for (const std::byte byte : output.bytes) ASSERT_EQ(byte, std::byte{0xff});
   }
+}
+
+/// A thread of the parent's is in a reply meanwhile, for which the child must not wait.
+TEST(RequestQueue, OfAParentServesNobodyInAChild) {
+  const AttentionProblem problem = problem_of(4);
+  const ProblemInputs inputs = random_inputs(problem);
+  ProblemBuffers buffers(problem, buffers_of(inputs));
+  const auto attention = attention_of(problem);
+  auto queue = std::make_unique<RequestQueue>();
+  std::latch began(1), may_end(1);
+  queue->submit(attention, buffers.forward(), [&](const Reply&) {
+    began.count_down();
+    may_end.wait();
+  });
+  began.wait();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    const Reply reply = queue->submit(attention, buffers.forward()).get();
+    bool is_refused = false;
+    try {
+      queue->drain();
+    } catch (const Error& error) {
+      is_refused = error.code() == ErrorCode::kInvalidArgument;
+    }
+    queue->shut_down();
+    const bool is_idle = queue->waiting() == 0;
+    queue.reset();
+    RequestQueue own;
+    const bool own_serves = own.submit(attention, buffers.forward()).get() == Reply{};
+    const bool says_so =
+        reply.status == ReplyStatus::kInvalidArgument && reply.message.find("before fork()") != std::string::npos;
+    _exit(says_so && is_refused && is_idle && own_serves ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  auto later = queue->submit(attention, buffers.forward());
+  may_end.count_down();
+  queue->drain();
+  EXPECT_EQ(later.get(), Reply{});
 }
 
 }  // namespace

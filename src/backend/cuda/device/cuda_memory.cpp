@@ -92,12 +92,16 @@ class CudaMemory final : public MemorySpace {
     return std::make_unique<CudaStreamEvent>(stream);
   }
 
-  bool is_capturing(void* stream) const override {
-    if (stream == nullptr) return false;  // the default stream cannot
+  StreamCapture capture(void* stream) const override {
+    if (stream == nullptr) return StreamCapture::kNone;  // the default stream cannot
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     check_runtime(SCOREMOD_CUDART(cudaStreamIsCapturing)(static_cast<cudaStream_t>(stream), &status),
                   "cudaStreamIsCapturing");
-    return status != cudaStreamCaptureStatusNone;
+    switch (status) {
+      case cudaStreamCaptureStatusActive: return StreamCapture::kGoesOn;
+      case cudaStreamCaptureStatusInvalidated: return StreamCapture::kEnded;
+      default: return StreamCapture::kNone;
+    }
   }
 
   std::unique_ptr<Stopwatch> stopwatch(void* stream) const override { return std::make_unique<EventStopwatch>(stream); }
