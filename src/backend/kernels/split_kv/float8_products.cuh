@@ -61,7 +61,8 @@ SCOREMOD_FUNCTION void add_product_of_rows(Sums<kRowTiles, kColumns>& sums, cons
   }
 }
 
-// Weights are rounded to f16, too: they are at most 2^kSlack. A weight times its value's scale may be any number.
+// Weights are rounded to f16, too: they are at most 2^kRescaleThreshold. A weight times its value's scale may be any
+// number.
 constexpr bool kBf16Weights = kBf16 && kRowScales;
 SCOREMOD_FUNCTION unsigned value_halves(unsigned two) {
   const unsigned halves = f16_of(two);
