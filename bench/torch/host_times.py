@@ -1,7 +1,7 @@
 """Measures the host time of eager calls: flex_attention of scoremod beside PyTorch's scaled_dot_product_attention, at known and at new sizes.
 It measures generation with a growing cache, too.
 
-usage: host_times.py REPORT.json [--device cuda|cpu] [--bench PROGRAM] [--machine TEXT] [--commit TEXT] [--tokens N]
+usage: host_times.py REPORT.json [--device cuda|cpu] [--bench PROGRAM] [--machine TEXT] [--commit TEXT] [--tokens N] [--parts known_sizes,...]
 
 A call's time is that of the host alone: on a GPU calls are enqueued, twenty at a time, and the device is waited for between. On the CPU
 tensors are tiny, so that little of a call's time is arithmetic. Each number is the median of --repeats (30) such rounds, in microseconds; all cases take turns. `new_sizes` are calls whose number of keys no call had before, and `new_tensors` those whose tensors alone are new.
@@ -71,6 +71,7 @@ def closures():
         "attribute": with_function(attribute),
         "ParameterDict": with_function(parameter_dict),
         "ParameterList": with_function(parameter_list),
+        "mask by name": lambda q, k, v: flex_attention(q, k, v, mask_mod="causal_bottom_right"),
         "lengths": lambda q, k, v: flex_attention(q, k, v, lengths=lengths),
         "sink": lambda q, k, v: flex_attention(q, k, v, sink=sink),
         "ragged": ragged(flex_attention),
@@ -79,19 +80,15 @@ def closures():
 
 
 def ragged(flex_attention):
-    device, dtype = ARGUMENTS.device, ARGUMENTS.dtype
-    q, k, v = (torch.randn(BATCH * KEYS, HEADS, DIM, device=device, dtype=dtype) for _ in range(3))
-    offsets = torch.tensor([0, 100 * KEYS // 256, BATCH * KEYS], dtype=torch.int32, device=device)
-    return lambda *_: flex_attention(q, k, v, q_offsets=offsets, max_length=BATCH * KEYS)
+    offsets = torch.tensor([0, 100 * KEYS // 256, BATCH * KEYS], dtype=torch.int32, device=ARGUMENTS.device)
+    return lambda q, k, v: flex_attention(q, k, v, q_offsets=offsets, max_length=BATCH * KEYS)
 
 
 def paged(flex_attention):
-    device, dtype = ARGUMENTS.device, ARGUMENTS.dtype
-    q = torch.randn(BATCH, HEADS, 1, DIM, device=device, dtype=dtype)
-    k, v = (torch.randn(64, HEADS, KEYS // 16, DIM, device=device, dtype=dtype) for _ in range(2))
+    device = ARGUMENTS.device
     table = torch.randperm(64, device=device)[: BATCH * 16].reshape(BATCH, 16).to(torch.int32)
     lengths = torch.tensor([200 * KEYS // 256, 33 * KEYS // 256][:BATCH], dtype=torch.int32, device=device)
-    return lambda *_: flex_attention(q, k, v, page_table=table, lengths=lengths)
+    return lambda q, k, v: flex_attention(q, k, v, page_table=table, lengths=lengths)
 
 
 def wait():
@@ -110,39 +107,44 @@ def microseconds(call, tensors):
     return 1e6 * spent / len(tensors)
 
 
-def triple(keys, queries=1):
-    make = dict(device=ARGUMENTS.device, dtype=ARGUMENTS.dtype)
-    return torch.randn(BATCH, HEADS, queries, DIM, **make), torch.randn(BATCH, HEADS_KV, keys, DIM, **make), torch.randn(BATCH, HEADS_KV, keys, DIM, **make)
+def triple(more=0, name="plain"):
+    """Query, key and value of a case, with so many keys, tokens or pages more than it has by default."""
+    shapes = {
+        "ragged": [(BATCH * KEYS + more, HEADS, DIM)] * 3,
+        "pages": [(BATCH, HEADS, 1, DIM), *[(64 + more, HEADS, KEYS // 16, DIM)] * 2],
+    }
+    shapes = shapes.get(name, [(BATCH, HEADS, 1, DIM), *[(BATCH, HEADS_KV, KEYS + more, DIM)] * 2])
+    return [torch.randn(shape, device=ARGUMENTS.device, dtype=ARGUMENTS.dtype) for shape in shapes]
 
 
 def known_sizes():
     calls = {"sdpa": F.scaled_dot_product_attention} | closures()
-    tensors = [triple(KEYS)] * CALLS
+    tensors = {name: [triple(name=name)] * CALLS for name in calls}
     times = {name: [] for name in calls}
     with torch.no_grad():
-        for call in calls.values():
+        for name, call in calls.items():
             for _ in range(3):
-                call(*tensors[0])
+                call(*tensors[name][0])
         for _ in range(ARGUMENTS.repeats):
             for name, call in calls.items():
-                times[name].append(microseconds(call, tensors))
+                times[name].append(microseconds(call, tensors[name]))
     return {name: round(statistics.median(each), 2) for name, each in times.items()}
 
 
 def new_sizes():
-    """Microseconds of calls of new numbers of keys, and of the same calls again."""
+    """Microseconds of calls of new numbers of keys, tokens or pages, and of the same calls again."""
     from scoremod import cache
 
     calls, found = {"sdpa": F.scaled_dot_product_attention} | closures(), {}
-    keys = KEYS + 1
+    more = 1
     with torch.no_grad():
         # Tensors that nobody has read or written cost SDPA something, too.
-        for name in ("sdpa", "plain", "capped", "closure", "lengths"):
-            calls[name](*triple(keys))
+        for name in ("sdpa", "plain", "capped", "closure", "mask by name", "lengths", "sink", "ragged", "pages"):
+            calls[name](*triple(more, name))
             new, known, before = [], [], cache.statistics()["compiled"]["problems"]
             for _ in range(ARGUMENTS.repeats // 2):
-                tensors = [triple(keys + i + 1) for i in range(CALLS)]
-                keys += CALLS
+                tensors = [triple(more + i + 1, name) for i in range(CALLS)]
+                more += CALLS
                 new.append(microseconds(calls[name], tensors))
                 known.append(microseconds(calls[name], tensors))
             compiles = cache.statistics()["compiled"]["problems"] - before
@@ -156,10 +158,10 @@ def new_tensors():
     with torch.no_grad():
         for name in ("sdpa", "plain", "closure"):
             for _ in range(3):
-                calls[name](*triple(KEYS))
+                calls[name](*triple())
             kept, new, known = [], [], []
             for _ in range(ARGUMENTS.repeats // 2):
-                kept.append([triple(KEYS) for _ in range(CALLS)])  # so that none has the address of an earlier one
+                kept.append([triple() for _ in range(CALLS)])  # so that none has the address of an earlier one
                 new.append(microseconds(calls[name], kept[-1]))
                 known.append(microseconds(calls[name], kept[-1]))
             found[name] = {"new": round(statistics.median(new), 2), "known": round(statistics.median(known), 2)}
@@ -339,6 +341,7 @@ def generation():
 
 def main():
     global ARGUMENTS, BATCH, HEADS, HEADS_KV, DIM, KEYS
+    parts = {each.__name__: each for each in (known_sizes, new_sizes, new_tensors, c_interface, in_a_model, generation)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("report")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cuda", "cpu"))
@@ -347,20 +350,14 @@ def main():
     parser.add_argument("--commit", default=os.environ.get("SCOREMOD_COMMIT", "unknown"))
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--parts", default=",".join(parts), help="what is measured, with commas")
     ARGUMENTS = parser.parse_args()
     if ARGUMENTS.device == "cpu":
         BATCH, HEADS, HEADS_KV, DIM, KEYS = TINY
     ARGUMENTS.dtype = torch.bfloat16 if ARGUMENTS.device == "cuda" else torch.float32
     report = {"machine": ARGUMENTS.machine, "torch": torch.__version__, "device": ARGUMENTS.device, "commit": ARGUMENTS.commit}
-    for name, measure in (
-        ("known_sizes", known_sizes),
-        ("new_sizes", new_sizes),
-        ("new_tensors", new_tensors),
-        ("c_interface", c_interface),
-        ("in_a_model", in_a_model),
-        ("generation", generation),
-    ):
-        report[name] = measure()
+    for name in ARGUMENTS.parts.split(","):
+        report[name] = parts[name]()
         print(name, json.dumps(report[name]), flush=True)
         Path(ARGUMENTS.report).write_text(json.dumps(report, indent=1) + "\n")
 

@@ -10,9 +10,9 @@
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 #include "compiler/work_estimate.hpp"
-#include "explain/mask_map.hpp"
 #include "explain/task_candidates.hpp"
 #include "ir/builder.hpp"
+#include "masks/tile_mask_analyzer.hpp"
 #include "planner/plan_problem.hpp"
 #include "problem/tensor_view.hpp"
 #include "runtime/known_structures.hpp"
@@ -63,6 +63,42 @@ std::string text_of(const Program& program, NodeId node) {
   return lines;
 }
 
+constexpr std::int64_t kMapSide = 32;
+
+char symbol_of(masks::TileMask tile) {
+  switch (tile) {
+    case masks::TileMask::kEmpty: return '.';
+    case masks::TileMask::kFull: return '#';
+    case masks::TileMask::kMixed: return '+';
+  }
+  return '+';
+}
+
+/// Tiles are not smaller than needed, so that a short sequence has one for each element.
+std::int64_t tile_size(std::int64_t length) { return (length + kMapSide - 1) / kMapSide; }
+
+/// The mask of batch 0 and head 0 in at most kMapSide by kMapSide tiles, as far as the program alone decides it. It has
+/// no rows if a program keeps everything.
+MaskExplanation::Map mask_map(const compiler::CompiledProblem& compiled) {
+  const AttentionProblem& problem = compiled.problem;
+  const masks::TileMaskAnalyzer analyzer(compiled.forward.program);
+  MaskExplanation::Map map{tile_size(problem.seq_q), tile_size(problem.seq_kv), {}};
+  if (analyzer.keeps_all()) return map;
+  masks::TileMaskAnalyzer::Scratch scratch = analyzer.make_scratch();
+  const masks::OperandRanges unknown;
+  for (std::int64_t q = 0; q < problem.seq_q; q += map.tile_q) {
+    std::string& row = map.rows.emplace_back();
+    for (std::int64_t kv = 0; kv < problem.seq_kv; kv += map.tile_kv) {
+      const analysis::IndexBox tile{{{0, 0},
+                                     {0, 0},
+                                     {q, std::min(q + map.tile_q, problem.seq_q) - 1},
+                                     {kv, std::min(kv + map.tile_kv, problem.seq_kv) - 1}}};
+      row += symbol_of(analyzer.analyze(tile, unknown, scratch));
+    }
+  }
+  return map;
+}
+
 MaskExplanation explain_mask(const compiler::CompiledProblem& compiled) {
   MaskExplanation mask;
   mask.kind = to_string(compiled.forward.mask.kind);
@@ -73,7 +109,7 @@ MaskExplanation explain_mask(const compiler::CompiledProblem& compiled) {
   for (const masks::MaskTerm& term : compiled.forward.mask.terms) {
     mask.terms.push_back({to_string(term.kind), text_of(compiled.forward.program, term.node)});
   }
-  mask.map = explaining::mask_map(compiled);
+  mask.map = mask_map(compiled);
   return mask;
 }
 

@@ -67,3 +67,25 @@ def test_every_figure_that_can_be_marked_is():
 )
 def test_what_counts_as_measured(text, figures):
     assert [figure for _, figure in page_figures.unmarked(f"# Heading\n{text}")] == figures
+
+
+def unread_records(root):
+    """Files of bench/results that nothing names: no page, script or test."""
+    folders = ("README.md", "bench", "docs", "integrations", "src", "tests", "tools")
+    files = [path for name in folders for path in ((root / name).rglob("*") if (root / name).is_dir() else [root / name])]
+    results = root / "bench" / "results"
+    kinds = {".cpp", ".cuh", ".hpp", ".md", ".py", ".sh"}
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files if path.suffix in kinds and results not in path.parents)
+    return [path.name for path in sorted(results.iterdir()) if path.name not in text and path.stem not in page_figures.FIGURES]
+
+
+def test_every_record_has_a_reader():
+    assert unread_records(ROOT) == [], "name it on the page that it is about, or delete it"
+
+
+def test_a_record_without_a_reader_is_found(tmp_path):
+    (tmp_path / "bench" / "results").mkdir(parents=True)
+    for name in ("h200.json", "unnamed.json"):
+        (tmp_path / "bench" / "results" / name).write_text("{}")
+    (tmp_path / "README.md").write_text("bench/results/h200.json")
+    assert unread_records(tmp_path) == ["unnamed.json"]

@@ -113,7 +113,7 @@ def test_mixed_batches_compile_once_for_each_kind_of_mask(random, unlike):
     """Continuous batching: batches of 1 to 32 with 1, 4 or 17 queries, whose keys have lengths."""
 
     def serving():
-        for _ in range(60):
+        for _ in range(100):
             batch, queries, keys = int(random.integers(1, 33)), int(random.choice([1, 4, 17])), int(random.integers(17, 65))
             q, k = array(random, batch, queries, H, D), array(random, batch, keys, 2, D)
             lengths = jnp.asarray(random.integers(1, keys + 1, batch), jnp.int32)

@@ -7,7 +7,6 @@
 
 #include "base/fail.hpp"
 #include "base/float16.hpp"
-#include "support/emulated_float8.hpp"
 #include "support/emulated_hopper.hpp"
 #include "support/tiled_call.hpp"
 

@@ -15,4 +15,8 @@ std::string_view emulated_hopper_primitives();
 /// The counterpart of write_tensor_maps() for these.
 void write_emulated_maps(const AttentionProblem& problem, backend::kernels::ArgumentBytes& arguments);
 
+/// Text in place of backend/kernels/float8/primitives.cuh, after that of emulated_hopper_primitives(): WGMMAs of e4m3.
+/// Their sums keep as few digits as a Hopper device's.
+std::string_view emulated_float8_primitives();
+
 }  // namespace scoremod::test

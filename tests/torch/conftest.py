@@ -10,6 +10,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(Path(__file__).resolve().parent)]
+from counted_compiles import compiles, nothing_compiled  # noqa: E402, F401 (fixtures)
 
 SEED = int(os.environ.get("SCOREMOD_TEST_SEED") or secrets.randbelow(2**31))
 
@@ -53,18 +54,6 @@ def traces(monkeypatch):
     monkeypatch.setattr(kept_traces.Tracer, "trace", counted)
     monkeypatch.setattr(kept_traces, "_kept", {})
     return made
-
-
-@pytest.fixture
-def nothing_compiled(monkeypatch):
-    """Nothing that was compiled before, by this test or another, is found."""
-    import scoremod
-    from scoremod.torch import eager_calls, execution, kept_traces
-
-    for module in (eager_calls, execution, kept_traces):
-        monkeypatch.setattr(module, "_kept", type(module._kept)(1024))
-    monkeypatch.setattr(execution, "_open", type(execution._open)(256))
-    scoremod.cache.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -39,6 +39,17 @@ def test_the_benchmark_says_what_it_had_no_time_for(tmp_path):
     assert code == 0 and "no time is left for causal plain" in out, errors
 
 
+def test_host_times_are_of_each_kind_of_call(tmp_path):
+    report = tmp_path / "report.json"
+    code, _, errors = run("bench/torch/host_times.py", report, "--device", "cpu", "--repeats", 2, "--parts", "known_sizes,new_sizes")
+    assert code == 0, errors
+    times = json.loads(report.read_text())
+    kinds = {"closure", "fresh closure", "attribute", "ParameterDict", "ParameterList", "mask by name", "lengths", "sink", "ragged", "pages"}
+    assert kinds | {"sdpa", "plain", "capped"} == times["known_sizes"].keys()
+    assert kinds - {"fresh closure", "attribute", "ParameterDict", "ParameterList"} <= times["new_sizes"].keys()
+    assert all(each["compiles"] == 0 for each in times["new_sizes"].values()), times
+
+
 def test_the_script_of_one_import_trains(tmp_path):
     code, _, errors = run("tools/device/one_import.py", tmp_path / "report.json", "--steps", 3)
     assert code == 0, errors

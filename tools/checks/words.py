@@ -52,6 +52,7 @@ HOMEMADE = (
     (r"persistent blocks?", "persistent kernel"),
     (r"tile states?", "block mask"),
     (r"soften|softens|softened", "online softmax step"),
+    (r"raises? (?:the |a )?references?|raised (?:the |a )?references?|references? (?:is to be )?raised", "running row max, rescale"),
     (r"split keys", "separate dK and dV kernels"),
     (r"(?:captured|operands?'?) (?:tensors?'? )?gains", "operand gradients"),
     (r"calls? binds?", "runtime arguments"),

@@ -26,24 +26,7 @@ export SCOREMOD_COMMIT=$commit SCOREMOD_LIBRARY=$libraries/libscoremod.so PYTHON
 export XLA_PYTHON_CLIENT_PREALLOCATE=false
 # A program that ends while it uses NVLink multicast may leave the GPUs of a shared host unusable.
 export NCCL_NVLS_ENABLE=0
-
-failed=() deadline=$((SECONDS + ${SECONDS_LEFT:-560}))
-# step NAME SECONDS COMMAND...: with its output in a log, of which the end is shown.
-step() {
-  local name=$1 seconds=$2 start=$SECONDS status=0
-  shift 2
-  [[ " ${STEPS:-$name} " == *" $name "* ]] || return 0
-  ((seconds < deadline - SECONDS)) || seconds=$((deadline - SECONDS))
-  if ((seconds < 10)); then
-    echo "==> $name: not run, no time is left"
-    failed+=("$name")
-    return 0
-  fi
-  timeout --kill-after=10 "$seconds" "$@" >"$output/$name.log" 2>&1 || status=$?
-  printf '==> %s: exit status %d after %d s\n' "$name" "$status" $((SECONDS - start))
-  tail -n 12 "$output/$name.log"
-  ((status == 0)) || failed+=("$name")
-}
+source tools/device/steps.sh
 
 if [[ $size == small ]]; then
   bench=(--batch 1 --heads 2 --seq 128 --dim 32 --dtype float32)
@@ -76,7 +59,4 @@ step packed_documents 150 "$python" examples/jax/packed_documents.py "${packed[@
 step paged_decoding 100 "$python" examples/jax/paged_decoding.py "${paged[@]}"
 step jax_cpu_tests 500 "${tests[@]}" tests/jax
 
-if ((${#failed[@]} > 0)); then
-  printf 'failed: %s\n' "${failed[*]}"
-  exit 1
-fi
+end_steps

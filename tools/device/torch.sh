@@ -22,24 +22,7 @@ source tools/device/environment.sh
 echo "$machine, commit $commit"
 export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export SCOREMOD_COMMIT=$commit SCOREMOD_LIBRARY=$libraries/libscoremod.so PYTHONPATH=python PYTHONDONTWRITEBYTECODE=1
-
-failed=() deadline=$((SECONDS + ${SECONDS_LEFT:-560}))
-# step NAME SECONDS COMMAND...: with its output in a log, of which the end is shown.
-step() {
-  local name=$1 seconds=$2 start=$SECONDS status=0
-  shift 2
-  [[ " ${STEPS:-$name} " == *" $name "* ]] || return 0
-  ((seconds < deadline - SECONDS)) || seconds=$((deadline - SECONDS))
-  if ((seconds < 10)); then
-    echo "==> $name: not run, no time is left"
-    failed+=("$name")
-    return 0
-  fi
-  timeout --kill-after=10 "$seconds" "$@" >"$output/$name.log" 2>&1 || status=$?
-  printf '==> %s: exit status %d after %d s\n' "$name" "$status" $((SECONDS - start))
-  tail -n 12 "$output/$name.log"
-  ((status == 0)) || failed+=("$name")
-}
+source tools/device/steps.sh
 
 bench=(--seconds "${BENCH_SECONDS:-200}") import=() integrations=(--machine "$machine")
 if [[ $size == small ]]; then
@@ -57,7 +40,4 @@ step torch_integrations 230 "$python" tools/device/integrations.py "$output/torc
 step torch_bench 250 "$python" bench/torch/flex_attention.py "$output/torch_h200.json" "${bench[@]}"
 step torch_cpu_tests 400 "${tests[@]}" tests/torch
 
-if ((${#failed[@]} > 0)); then
-  printf 'failed: %s\n' "${failed[*]}"
-  exit 1
-fi
+end_steps

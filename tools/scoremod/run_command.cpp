@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <iomanip>
 #include <limits>
 #include <memory>
+#include <span>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -15,6 +17,7 @@
 #include "scoremod/attention.hpp"
 #include "scoremod/problem_buffers.hpp"
 #include "scoremod/staging.hpp"
+#include "scoremod/tensors.hpp"
 #include "scoremod/work.hpp"
 
 #include "commands.hpp"
@@ -28,10 +31,44 @@
 #include "progress_bar.hpp"
 #include "selection_options.hpp"
 #include "standard_output.hpp"
-#include "strided_copy.hpp"
 
 namespace scoremod::cli {
 namespace {
+
+/// The number of a tensor's elements.
+std::int64_t element_count(const TensorInfo& tensor) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : tensor.shape) count *= size;
+  return count;
+}
+
+/// Calls body(offset in elements) for each element in row-major order.
+template <class Body>
+void for_each_offset(const TensorInfo& tensor, const Body& body) {
+  std::vector<std::int64_t> index(tensor.shape.size(), 0);
+  std::int64_t offset = 0;
+  for (std::int64_t left = element_count(tensor); left > 0; --left) {
+    body(offset);
+    for (std::size_t d = index.size(); d-- > 0;) {
+      offset += tensor.strides[d];
+      if (++index[d] < tensor.shape[d]) break;
+      offset -= tensor.strides[d] * tensor.shape[d];
+      index[d] = 0;
+    }
+  }
+}
+
+/// The elements in row-major order, dense.
+std::vector<std::byte> gather(const TensorInfo& tensor, std::span<const std::byte> memory) {
+  const std::size_t bytes = size_of(tensor.dtype);
+  std::vector<std::byte> elements(static_cast<std::size_t>(element_count(tensor)) * bytes);
+  std::byte* to = elements.data();
+  for_each_offset(tensor, [&](std::int64_t offset) {
+    std::memcpy(to, memory.data() + static_cast<std::size_t>(offset) * bytes, bytes);
+    to += bytes;
+  });
+  return elements;
+}
 
 struct Arguments {
   std::string problem;

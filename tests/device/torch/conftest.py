@@ -9,6 +9,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[3]
 # The bindings, and the CPU tests' modifiers, dense computation and fixtures.
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "torch")]
+from counted_compiles import compiles, nothing_compiled  # noqa: E402, F401 (fixtures)
 
 
 def pytest_collection_modifyitems(items):

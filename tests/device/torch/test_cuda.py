@@ -4,6 +4,7 @@ import dense_reference as dense
 import modifiers
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from torch.nn.attention import flex_attention as torch_flex
 
 import scoremod
@@ -96,6 +97,37 @@ def test_a_cuda_graph_replays_it(random):
     torch.cuda.synchronize()
     for found, expected in zip(recorded, step()):
         torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_one_graph_of_reduce_overhead_serves_growing_lengths(random):
+    """torch.compile captures the step once: lengths and positions are numbers in tensors, and the cache has room."""
+    torch._dynamo.reset()
+    counters.clear()
+    _, keys, values = tensors(random)
+    slopes = torch.randn(H, generator=random).cuda()
+
+    def attend(query, cached):
+        def alibi(score, b, h, q_idx, kv_idx):
+            return score + slopes[h] * (kv_idx - q_idx)
+
+        return flex_attention(query, keys, values, alibi, mask_mod=causal, lengths=cached, q_start=cached - 1, enable_gqa=True)
+
+    def dense_step(query, keys, values, cached):
+        def alibi(score, b, h, q_idx, kv_idx):
+            return score + slopes.to(score)[h] * (kv_idx - (cached[b] - 1))
+
+        return dense.attention_and_lse(query, keys, values, alibi, lambda b, h, q_idx, kv_idx: kv_idx < cached[b])[0]
+
+    step = torch.compile(attend, mode="reduce-overhead", fullgraph=True)
+    with torch.inference_mode():
+        for longest in (1, 2, 63, 64, 65, S):
+            query = torch.randn(B, H, 1, D, generator=random).to("cuda", torch.bfloat16)
+            cached = torch.tensor([longest, max(1, longest - 7)], device="cuda")
+            torch.compiler.cudagraph_mark_step_begin()
+            found = step(query, cached).clone()
+            plain, truth = (dense_step(*each, cached) for each in ((query, keys, values), dense.widened((query, keys, values))))
+            dense.assert_close([found], [plain], [truth])
+    assert counters["inductor"]["cudagraph_skips"] == 0 and counters["stats"]["unique_graphs"] == 1
 
 
 def test_inductor(random):

@@ -4,6 +4,7 @@
 #include "backend/cuda/text/exact_sum.cuh"
 
 SCOREMOD_FUNCTION void store_f32(void* data, long long i, float value) { ((float*)data)[i] = value; }
+// cvt.rn.f16.f32.
 SCOREMOD_FUNCTION void store_f16(void* data, long long i, float value) {
   unsigned short bits;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
@@ -14,6 +15,7 @@ SCOREMOD_FUNCTION void store_bf16(void* data, long long i, float value) {
   const unsigned rounded = is_nan(value) ? bits | 0x400000u : bits + 0x7fffu + ((bits >> 16) & 1u);
   ((unsigned short*)data)[i] = (unsigned short)(rounded >> 16);
 }
+// The sum over the lanes of a warp, by shfl.sync.bfly.
 SCOREMOD_FUNCTION float warp_sum(float value) {
   for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffu, value, distance);
   return value;
@@ -28,7 +30,8 @@ SCOREMOD_FUNCTION void merge_word(long long* to, const long long* from, int i) {
   else if (from[i] != 0)
     add_word((unsigned long long*)to + i, from[i]);
 }
-// Called by all lanes of a warp. Neighbours often go to one entry, where adding one after the other would be slow.
+// Called by all lanes of a warp, which compare their entries by match.all.sync. Neighbours often go to one entry, where
+// adding one after the other would be slow.
 template <class Sum>
 SCOREMOD_FUNCTION void add_run(Sum* sums, int entry, float value) {
   int same = 0;

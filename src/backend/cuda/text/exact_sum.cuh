@@ -5,6 +5,7 @@
 
 #ifdef __CUDACC_RTC__
 SCOREMOD_FUNCTION unsigned bits_of_float(float x) { return __float_as_uint(x); }
+// red.add and red.or: atomicAdd and atomicOr, whose results nothing reads.
 SCOREMOD_FUNCTION void add_to(float* sums, long long entry, float value) { atomicAdd(sums + entry, value); }
 SCOREMOD_FUNCTION void add_word(unsigned long long* word, unsigned long long value) { atomicAdd(word, value); }
 SCOREMOD_FUNCTION void set_bits(unsigned long long* word, unsigned long long value) { atomicOr(word, value); }

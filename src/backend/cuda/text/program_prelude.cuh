@@ -5,18 +5,19 @@
 #ifdef __CUDACC_RTC__
 #define SCOREMOD_FUNCTION static __device__ __forceinline__
 SCOREMOD_FUNCTION float float_of_bits(unsigned bits) { return __uint_as_float(bits); }
+// cvt.f32.f16.
 SCOREMOD_FUNCTION float load_f16(const void* data, long long i) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(((const unsigned short*)data)[i]));
   return value;
 }
-// The hardware's reciprocal: one unit in the last place off at most.
+// rcp.approx.ftz.f32, the hardware's reciprocal: one unit in the last place off at most.
 SCOREMOD_FUNCTION float f32_reciprocal_near(float x) {
   float value;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
   return value;
 }
-// The hardware's power of two, 2^-22 of it off at most.
+// ex2.approx.ftz.f32, the hardware's power of two: 2^-22 of it off at most.
 SCOREMOD_FUNCTION float f32_exp2_near(float x) {
   float value;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));

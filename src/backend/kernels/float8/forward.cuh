@@ -113,7 +113,7 @@ SCOREMOD_FUNCTION void consume_float8(const Arguments& p, const Float8Tiles& til
   fence_operand(scores.at[0]);
   consumer_release(tiles.k_empty + ring.stage);
   modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key);
-  weigh(p, scores, rows, b, h, first_query, first_key);
+  exponentiate(p, scores, rows, b, h, first_query, first_key);
   round_to_8bit<kKeys>(weights, scores);
   while (more) {
     const Ring<kStages> last = ring;
@@ -129,16 +129,16 @@ SCOREMOD_FUNCTION void consume_float8(const Arguments& p, const Float8Tiles& til
     wgmma_wait<1>();
     fence_operand(scores.at[0]);
     consumer_release(tiles.k_empty + ring.stage);
-    const bool raised = modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key);
+    const bool rescale = modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key);
     add_values<0>(rows, product);
     issue_values<1>(product, weights, values);
     scheduler_wait();
     fence_operand(scores.at[0]);
-    weigh(p, scores, rows, b, h, first_query, first_key);
+    exponentiate(p, scores, rows, b, h, first_query, first_key);
     add_values<1>(rows, product);
     consumer_release(tiles.v_empty + last.stage);
-    // All of o so far has the weights of the last reference.
-    if (raised) scale_output(rows, factors);
+    // All of o so far has the weights of the last row max.
+    if (rescale) rescale_output(rows, factors);
     round_to_8bit<kKeys>(weights, scores);
     fence_operand(weights);
     scheduler_pass();

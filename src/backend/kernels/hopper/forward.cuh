@@ -109,51 +109,57 @@ struct CopiedTile {
   }
 };
 
-// modify_tile() for the tile of keys at the ring's stage.
-SCOREMOD_FUNCTION bool modify_keys(const Arguments& p, const ForwardTiles& tiles, const Ring<kStages>& ring,
-                                   Sums<1, kKeys>& scores, SoftmaxRows& rows, float (&factors)[1][2], bool partial,
-                                   int b, int h, int first_query, int first_key) {
+// modify_tile(): score_mod, mask_mod and row max of a tile of scores. A TMA-loaded bias is at the ring's stage.
+SCOREMOD_FUNCTION bool modify_scores(const Arguments& p, const ForwardTiles& tiles, const Ring<kStages>& ring,
+                                     Sums<1, kKeys>& scores, SoftmaxRows& rows, float (&factors)[1][2], bool partial,
+                                     int b, int h, int first_query, int first_key) {
   if constexpr (kLoadsBias) {
     mbarrier_wait(tiles.copied_full + ring.stage, ring.phase);
     const CopiedTile copied{tiles.copied + ring.stage * (ForwardTiles::kCopiedBytes / 2)};
-    const bool raised = modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key, copied);
+    const bool rescale = modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key, copied);
     consumer_release(tiles.copied_empty + ring.stage);
-    return raised;
+    return rescale;
   } else {
     return modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key);
   }
 }
 
-// Main loop of a consumer warpgroup over all tiles of keys from the walk's on. Its queries lie in tile `own`, and
-// `first_query` is the first of the warp's 16. The next tile is found while WGMMAs run. Warpgroups take turns to issue,
-// so that one's softmax overlaps the other's WGMMAs (ping-pong).
+// Main loop of a consumer warpgroup over the walk's tiles of keys, as in FlashAttention-3. A tile's softmax overlaps P
+// V of the last one (intra-warpgroup overlap). Warpgroups take turns to issue WGMMAs, so that one's softmax overlaps
+// the other's WGMMAs (ping-pong). Its queries lie in tile `own`, and `first_query` is the first of the warp's 16.
+// - scores: fp32 accumulators of S = Q K^T, which become modified scores, and then P = exp2(S - row max).
+// - weights: P in 16 bits, the left operand of the WGMMA of P V.
+// - rows: unnormalized accumulators of O (rows.output), and each row's running max and sum.
+// - walk: the tiles of keys that the mask leaves. A `partial` one needs the mask for each score.
+// - ring: the stage of k and v in shared memory that comes next, and the phase of its mbarriers.
 SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tiles, Half* own, SoftmaxRows& rows,
                                     TileWalk<false>& walk, Ring<kStages>& ring, int b, int h, int first_query) {
   const AttentionArguments& call = p.call;
+  // Matrix descriptors of WGMMA: 64 rows of q for each warpgroup, and the first stages of k and v.
   const unsigned q = moved_by(tile_view(own, kQueries), group_number() * 64 * 128);
   const unsigned k = tile_view(tiles.k, kKeys), v = tile_view(tiles.v, kKeys);
   Sums<1, kKeys> scores;
   unsigned weights[kKeys / 16][4];
-  float factors[1][2];
-  // The prologue computes S = Q K^T (WGMMA) and the softmax of the first tile.
-  mbarrier_wait(tiles.k_full + ring.stage, ring.phase);
-  scheduler_wait();
+  float factors[1][2];  // by which a row's O so far is rescaled
+  // The prologue computes S = Q K^T and the softmax of the first tile.
+  mbarrier_wait(tiles.k_full + ring.stage, ring.phase);  // TMA has loaded K
+  scheduler_wait();                                      // this warpgroup's turn to issue
   wgmma_fence();
-  issue_wgmma_abt<kDimQk, kQueries, kKeys>(scores, q, moved_by(k, ring.stage * ForwardTiles::kKBytes));
+  issue_wgmma_abt<kDimQk, kQueries, kKeys>(scores, q, moved_by(k, ring.stage * ForwardTiles::kKBytes));  // S = Q K^T
   wgmma_commit();
-  scheduler_pass();
+  scheduler_pass();  // the other warpgroup's turn
   int first_key = walk.tile * kKeys;
-  bool partial = walk.partial, more = walk.next(call, b, h);
+  bool partial = walk.partial, more = walk.next(call, b, h);  // finds the next tile while the WGMMA runs
   wgmma_wait<0>();
   fence_operand(scores.at[0]);
-  consumer_release(tiles.k_empty + ring.stage);
-  modify_keys(p, tiles, ring, scores, rows, factors, partial, b, h, first_query, first_key);
-  weigh(p, scores, rows, b, h, first_query, first_key);
+  consumer_release(tiles.k_empty + ring.stage);  // the producer may overwrite K
+  modify_scores(p, tiles, ring, scores, rows, factors, partial, b, h, first_query, first_key);
+  exponentiate(p, scores, rows, b, h, first_query, first_key);
   round_to_16bit<kKeys>(weights, scores);
   while (more) {
     const Ring<kStages> last = ring;
-    // S = Q K^T of this tile is issued, then O += P V of the last one, whose P is in registers.
     ring.advance();
+    // Issues S = Q K^T of this tile.
     mbarrier_wait(tiles.k_full + ring.stage, ring.phase);
     scheduler_wait();
     fence_operand(weights);
@@ -161,6 +167,7 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tile
     wgmma_fence();
     issue_wgmma_abt<kDimQk, kQueries, kKeys>(scores, q, moved_by(k, ring.stage * ForwardTiles::kKBytes));
     wgmma_commit();
+    // Issues O += P V of the last tile.
     mbarrier_wait(tiles.v_full + last.stage, last.phase);
     wgmma_fence();
     issue_wgmma_ab<kDimV, kKeys>(rows.output, weights, moved_by(v, last.stage * ForwardTiles::kVBytes));
@@ -169,21 +176,21 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tile
     first_key = walk.tile * kKeys;
     partial = walk.partial;
     more = walk.next(call, b, h);
-    // S is complete and k's stage is free, while O += P V runs beside this tile's score_mod, mask and row max.
+    // S is complete, and K's stage is free. While O += P V runs, this tile's score_mod, mask_mod and row max do.
     wgmma_wait<1>();
     fence_operand(scores.at[0]);
     consumer_release(tiles.k_empty + ring.stage);
-    const bool raised = modify_keys(p, tiles, ring, scores, rows, factors, partial, b, h, first_query, first_key);
-    // O += P V is waited for before the exponentials. These, sums and roundings overlap if no branch is between them,
-    // and the registers that weights are rounded to are free by now.
+    const bool rescale = modify_scores(p, tiles, ring, scores, rows, factors, partial, b, h, first_query, first_key);
+    // O += P V is complete, and V's stage is free. It is waited for before the exponentials: these, sums and roundings
+    // overlap if no branch is between them, and the registers of the last P are free by now.
     wgmma_wait<0>();
     fence_operand(rows.output.at[0]);
     consumer_release(tiles.v_empty + last.stage);
-    if (raised) scale_output(rows, factors);
-    weigh(p, scores, rows, b, h, first_query, first_key);
+    if (rescale) rescale_output(rows, factors);
+    exponentiate(p, scores, rows, b, h, first_query, first_key);
     round_to_16bit<kKeys>(weights, scores);
   }
-  // The epilogue adds P V of the last tile.
+  // The epilogue adds P V of the last tile. A persistent kernel then gives V's stage back.
   mbarrier_wait(tiles.v_full + ring.stage, ring.phase);
   fence_operand(weights);
   fence_operand(rows.output.at[0]);

@@ -120,7 +120,9 @@ SCOREMOD_FUNCTION bool any_of_block(bool condition) {
       : "memory");
   return any != 0;
 }
+// vote.sync.ballot: a bit for each lane for which the condition holds.
 SCOREMOD_FUNCTION unsigned ballot(bool condition) { return __ballot_sync(0xffffffffu, condition); }
+// shfl.sync.bfly: the value of the lane whose number differs in the bits of `lane_distance`.
 SCOREMOD_FUNCTION float exchange(float value, int lane_distance) {
   return __shfl_xor_sync(0xffffffffu, value, lane_distance);
 }
@@ -145,14 +147,16 @@ SCOREMOD_FUNCTION int bit_number(unsigned bit) { return 31 - __clz((int)bit); }
 SCOREMOD_FUNCTION unsigned bits_of(float x) { return __float_as_uint(x); }
 // ld.global.nc: a number that nobody writes meanwhile, so that the compiler may keep it.
 SCOREMOD_FUNCTION float load_constant(const float* from) { return __ldg(from); }
+// ex2.approx.ftz.f32.
 SCOREMOD_FUNCTION float exp2_of(float x) {
   float value;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
   return value;
 }
+// fma.rn.f32: x y + z, rounded once.
 SCOREMOD_FUNCTION float multiply_add(float x, float y, float z) { return __fmaf_rn(x, y, z); }
 
-// Two floats rounded to halves, the first in the lower bits.
+// cvt.rn.bf16x2.f32 or cvt.rn.f16x2.f32: two floats rounded to 16 bits, the first in the lower bits.
 SCOREMOD_FUNCTION unsigned bf16_pair_of(float low, float high) {
   unsigned bits;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));

@@ -7,32 +7,32 @@
 constexpr int kWarpRows = 16 * kRowTiles;
 static_assert(kQueries * kTeams * kValueGroups == kWarps * kWarpRows, "a tile of rows is each team's and group's");
 
-// Softmax state of a row. `reference` is its lazily raised running max as an exponent of 2, `sum` the thread's part of
-// the row sum. `output` is the unnormalized accumulator.
+// Softmax state of a row. `row_max` is its running max as an exponent of 2, which is raised lazily, and `sum` the
+// thread's part of the row sum. `output` is the unnormalized accumulator of O.
 struct SoftmaxRows {
-  float reference[kRowTiles][2], sum[kRowTiles][2];
+  float row_max[kRowTiles][2], sum[kRowTiles][2];
   float largest[kRowTiles][2];  // of the row's values, where kMaxLogit
-  bool raised;                  // whether the last tile raised a reference of the warp's rows
+  bool rescaled;                // whether the last tile raised the row max of one of the warp's rows
   Sums<kRowTiles, padded(kDimV)> output;
 
   SCOREMOD_MEMBER void clear() {
     output.clear();
-    raised = true;
+    rescaled = true;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        reference[m][half] = largest[m][half] = -infinity();
+        row_max[m][half] = largest[m][half] = -infinity();
         sum[m][half] = 0.0f;
       }
   }
 };
 
-// Rescale threshold: a reference stays until a weight would exceed 2 to this power, so that few tiles rescale the
+// Rescale threshold: a row max stays until a weight would exceed 2 to this power, so that few tiles rescale the
 // accumulator. Weights of e4m3, whose largest number is 448 and whose smallest 2^-9, are 2^kWeightShift times as large.
-constexpr float kSlack = kFloat8Queries ? 0.75f : 8.0f, kWeightShift = kFloat8Queries ? 8.0f : 0.0f;
-// The reference by which weights are as large as they are.
-SCOREMOD_FUNCTION float shifted(float reference) { return kFloat8Queries ? reference - kWeightShift : reference; }
+constexpr float kRescaleThreshold = kFloat8Queries ? 0.75f : 8.0f, kWeightShift = kFloat8Queries ? 8.0f : 0.0f;
+// The row max by which weights are as large as they are.
+SCOREMOD_FUNCTION float shifted(float row_max) { return kFloat8Queries ? row_max - kWeightShift : row_max; }
 
 // Scores in units whose exponential is a power of 2.
 SCOREMOD_FUNCTION float exponent_unit(const Arguments& p) {
@@ -116,13 +116,13 @@ SCOREMOD_FUNCTION float largest_of(const float (&values)[kKeys / 8][4], int half
 
 // Raises the running max of rows whose weights would grow too large. Returns whether it did for any row of the warp;
 // the accumulator is then to be rescaled by the factors. For most tiles one comparison of each thread rules it out. If
-// modify() left it to integers (not kFound), a tile after one that raised a reference gets the full check at once. This
+// modify() left it to integers (not kFound), a tile after one that raised a row max gets the full check at once. This
 // serves values that grow along the keys.
 template <bool kFound>
-SCOREMOD_FUNCTION bool raise_references(const Arguments& p, const Sums<kRowTiles, kKeys>& values,
-                                        float (&top)[kRowTiles][2], SoftmaxRows& rows, float (&factors)[kRowTiles][2]) {
+SCOREMOD_FUNCTION bool update_row_max(const Arguments& p, const Sums<kRowTiles, kKeys>& values,
+                                      float (&top)[kRowTiles][2], SoftmaxRows& rows, float (&factors)[kRowTiles][2]) {
   const float unit = exponent_unit(p);
-  bool may_grow = kMaxLogit || (!kFound && rows.raised);
+  bool may_grow = kMaxLogit || (!kFound && rows.rescaled);
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
@@ -133,10 +133,10 @@ SCOREMOD_FUNCTION bool raise_references(const Arguments& p, const Sums<kRowTiles
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float x = kFound ? top[m][half] : largest_or_zero(values.at[m], half);
-        may_grow |= x * unit > rows.reference[m][half] + kSlack;
+        may_grow |= x * unit > rows.row_max[m][half] + kRescaleThreshold;
       }
-    rows.raised = ballot(may_grow) != 0;
-    if (!rows.raised) return false;
+    rows.rescaled = ballot(may_grow) != 0;
+    if (!rows.rescaled) return false;
   }
   bool grows = false;
 #pragma unroll
@@ -148,24 +148,25 @@ SCOREMOD_FUNCTION bool raise_references(const Arguments& p, const Sums<kRowTiles
       x = fmaxf(x, exchange(x, 2));
       if (kMaxLogit) rows.largest[m][half] = fmaxf(rows.largest[m][half], x);
       top[m][half] = x * unit;
-      grows |= top[m][half] > rows.reference[m][half] + kSlack;
+      grows |= top[m][half] > rows.row_max[m][half] + kRescaleThreshold;
     }
-  rows.raised = ballot(grows) != 0;
-  if (!rows.raised) return false;
+  rows.rescaled = ballot(grows) != 0;
+  if (!rows.rescaled) return false;
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float before = rows.reference[m][half], reference = fmaxf(before, top[m][half]);
+      const float before = rows.row_max[m][half], row_max = fmaxf(before, top[m][half]);
       // With nothing kept so far, there is nothing to change.
-      factors[m][half] = reference == -infinity() ? 1.0f : exp2_of(before - reference);
-      rows.reference[m][half] = reference;
+      factors[m][half] = row_max == -infinity() ? 1.0f : exp2_of(before - row_max);
+      rows.row_max[m][half] = row_max;
       rows.sum[m][half] *= factors[m][half];
     }
   return true;
 }
 
-// Turns products of q and k into values; returns whether what was summed before is to be multiplied by the factors.
+// Applies score_mod and mask_mod to S = Q K^T of a tile, and updates the row max. Returns whether it was raised: the
+// accumulator of O is then to be rescaled by the factors.
 template <class Copied = NothingCopied>
 SCOREMOD_FUNCTION bool modify_tile(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows,
                                    float (&factors)[kRowTiles][2], bool partial, int b, int h, int first_row,
@@ -173,14 +174,15 @@ SCOREMOD_FUNCTION bool modify_tile(const Arguments& p, Sums<kRowTiles, kKeys>& s
   float top[kRowTiles][2];
   if (partial) {
     modify<true>(p, scores, top, b, h, first_row, first_key, copied);
-    if (!kFindsLargest<false>) return raise_references<true>(p, scores, top, rows, factors);
+    if (!kFindsLargest<false>) return update_row_max<true>(p, scores, top, rows, factors);
   } else {
     modify<false>(p, scores, top, b, h, first_row, first_key, copied);
   }
-  return raise_references<kFindsLargest<false>>(p, scores, top, rows, factors);
+  return update_row_max<kFindsLargest<false>>(p, scores, top, rows, factors);
 }
 
-SCOREMOD_FUNCTION void scale_output(SoftmaxRows& rows, const float (&factors)[kRowTiles][2]) {
+// Rescales the accumulator of O after a row max was raised.
+SCOREMOD_FUNCTION void rescale_output(SoftmaxRows& rows, const float (&factors)[kRowTiles][2]) {
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
@@ -189,17 +191,17 @@ SCOREMOD_FUNCTION void scale_output(SoftmaxRows& rows, const float (&factors)[kR
       for (int e = 0; e < 4; ++e) rows.output.at[m][n][e] *= factors[m][e / 2];
 }
 
-// Turns values into weights, adds them to the rows' sums, and drops some.
-SCOREMOD_FUNCTION void weigh(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows, int b, int h,
-                             int first_row, int first_key) {
+// P = exp2(S - row max): turns modified scores into weights, adds them to the rows' sums, and drops some (dropout).
+SCOREMOD_FUNCTION void exponentiate(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows, int b, int h,
+                                    int first_row, int first_key) {
   const float unit = exponent_unit(p);
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
     const RowsStay<kKeys> stay(p.call, b, h, first_row + m * 16, first_key);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      // With nothing kept so far any reference gives a weight of 0.
-      const float reference = shifted(rows.reference[m][half] == -infinity() ? 0.0f : rows.reference[m][half]);
+      // With nothing kept so far any row max gives a weight of 0.
+      const float row_max = shifted(rows.row_max[m][half] == -infinity() ? 0.0f : rows.row_max[m][half]);
       float sums[kChains];
 #pragma unroll
       for (int chain = 0; chain < kChains; ++chain) sums[chain] = 0.0f;
@@ -208,7 +210,7 @@ SCOREMOD_FUNCTION void weigh(const Arguments& p, Sums<kRowTiles, kKeys>& scores,
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float& x = scores.at[m][n][half * 2 + i];
-          x = exp2_of(multiply_add(x, unit, -reference));
+          x = exp2_of(multiply_add(x, unit, -row_max));
           sums[(n * 2 + i) % kChains] += x;
           if (!stay.at(n, half * 2 + i)) x = 0.0f;
         }
@@ -222,24 +224,24 @@ SCOREMOD_FUNCTION void weigh(const Arguments& p, Sums<kRowTiles, kKeys>& scores,
 SCOREMOD_FUNCTION void online_softmax_step(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows,
                                            bool partial, int b, int h, int first_row, int first_key) {
   float factors[kRowTiles][2];
-  if (modify_tile(p, scores, rows, factors, partial, b, h, first_row, first_key)) scale_output(rows, factors);
-  weigh(p, scores, rows, b, h, first_row, first_key);
+  if (modify_tile(p, scores, rows, factors, partial, b, h, first_row, first_key)) rescale_output(rows, factors);
+  exponentiate(p, scores, rows, b, h, first_row, first_key);
 }
 
 // Adds a sink to a row's sum; returns what the output is to be multiplied by for it. `lse` becomes the row's LSE.
-SCOREMOD_FUNCTION float close_row(float sink, float reference, float& sum, float& lse) {
+SCOREMOD_FUNCTION float close_row(float sink, float row_max, float& sum, float& lse) {
   if (kSink && sink == infinity()) {  // no key has a weight
     sum = 1.0f;
     lse = sink;
     return 0.0f;
   }
   const float exponent = sink * kLog2E;
-  if (!kSink || exponent <= reference) {
-    if (kSink && exponent != -infinity()) sum += exp2_of(exponent - reference);
-    lse = sum == 0.0f ? -infinity() : multiply_add(reference, kLn2, logf(sum));
+  if (!kSink || exponent <= row_max) {
+    if (kSink && exponent != -infinity()) sum += exp2_of(exponent - row_max);
+    lse = sum == 0.0f ? -infinity() : multiply_add(row_max, kLn2, logf(sum));
     return 1.0f;
   }
-  const float factor = exp2_of(reference - exponent);
+  const float factor = exp2_of(row_max - exponent);
   sum = sum * factor + exp2_of(exponent - exponent);  // NaN where the sink is
   lse = sink + logf(sum);
   return factor;
@@ -282,16 +284,16 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
 #pragma unroll 1
   for (int i = 0; i < Crew::kCount; ++i) largest = f32_max(largest, parts[i]);
   const float sink = kSink ? sink_of(p, h) : -infinity(), top = f32_max(largest, sink);
-  const float reference = top == -infinity() ? 0.0f : top;
+  const float row_max = top == -infinity() ? 0.0f : top;
   constexpr int kDims = (kCtaDimV + Crew::kCount - 1) / Crew::kCount;
-  float sum = sink == -infinity() ? 0.0f : expf(sink - reference), output[kDims];
+  float sum = sink == -infinity() ? 0.0f : expf(sink - row_max), output[kDims];
   for (int i = 0; i < kDims; ++i) output[i] = 0.0f;
   for (int first = 0; first < keys; first += Crew::kCount) {
     const int own = first + thread;
     const float value = own < keys ? value_at(own) : -infinity();
     crew.sync();
     // No weight is negative: -1 stands for none.
-    weights[thread] = value == -infinity() ? -1.0f : expf(value - reference);
+    weights[thread] = value == -infinity() ? -1.0f : expf(value - row_max);
     if (kDropout) parts[thread] = weight_stays(call, b, h, q, own) ? 1.0f : 0.0f;
     crew.sync();
 #pragma unroll 1
@@ -320,7 +322,7 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
   if (kMaxLogit) call.max_logit[row] = largest;
 }
 
-// `largest` is in raise_references()' units.
+// `largest` is in update_row_max()' units.
 SCOREMOD_FUNCTION void store_row_terms(const Arguments& p, int b, int h, int q, float lse, float largest) {
   const AttentionArguments& call = p.call;
   const long long number = row_number(call, b, h, q);
@@ -345,7 +347,7 @@ SCOREMOD_FUNCTION bool close_softmax(const Arguments& p, SoftmaxRows& rows, floa
       sum += exchange(sum, 2);
       const int row = first_query + m * 16 + half * 8 + lane / 4;
       float lse;
-      const float factor = dropped(call, close_row(sink, shifted(rows.reference[m][half]), sum, lse), true);
+      const float factor = dropped(call, close_row(sink, shifted(rows.row_max[m][half]), sum, lse), true);
       not_finite = not_finite || (row < queries && !is_finite(sum));
       // The weight of the row's largest value is at least 1.
       factors[m][half] = sum == 0.0f ? 0.0f : factor / sum;

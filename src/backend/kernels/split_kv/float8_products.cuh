@@ -10,7 +10,8 @@
 // Bytes from one row of an FP8 tile to the next.
 SCOREMOD_FUNCTION constexpr int float8_row(int dim) { return KeyTile{1, dim, 1}.row_bytes; }
 
-// The f16 numbers of the lower two FP8 numbers, the first in the lower bits of both pairs.
+// cvt.rn.f16x2.e4m3x2 or cvt.rn.f16x2.e5m2x2, where the device has them: the f16 numbers of the lower two FP8 numbers,
+// the first in the lower bits of both pairs.
 SCOREMOD_FUNCTION unsigned f16_of(unsigned two) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   unsigned halves;
@@ -61,7 +62,8 @@ SCOREMOD_FUNCTION void add_product_of_rows(Sums<kRowTiles, kColumns>& sums, cons
   }
 }
 
-// Weights are rounded to f16, too: they are at most 2^kSlack. A weight times its value's scale may be any number.
+// Weights are rounded to f16, too: they are at most 2^kRescaleThreshold. A weight times its value's scale may be any
+// number.
 constexpr bool kBf16Weights = kBf16 && kRowScales;
 SCOREMOD_FUNCTION unsigned value_halves(unsigned two) {
   const unsigned halves = f16_of(two);

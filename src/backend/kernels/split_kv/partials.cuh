@@ -8,7 +8,7 @@
 
 constexpr PartialStorage kPartialStorage{kQueries, kCtaDimV};
 constexpr int kPartRow = kPartialStorage.row_floats, kPartFloats = kPartialStorage.floats;
-constexpr int kPartTerms = padded(kCtaDimV);  // where a row's reference, sum and largest value lie
+constexpr int kPartTerms = padded(kCtaDimV);  // where a row's max, sum and largest value lie
 static_assert(kTeams * kPartFloats >= 2 * kThreads, "forward_row() has room where parts were");
 
 // The number of the tile of rows among those of all batches and KV heads.
@@ -51,7 +51,7 @@ SCOREMOD_FUNCTION void store_part(const SoftmaxRows& rows, float* to, int count 
       sum += exchange(sum, 1);
       sum += exchange(sum, 2);
       if (lane % 4 != 0 || !there) continue;
-      row[kPartTerms] = rows.reference[m][half];
+      row[kPartTerms] = rows.row_max[m][half];
       row[kPartTerms + 1] = sum;
       row[kPartTerms + 2] = rows.largest[m][half];
     }
@@ -67,14 +67,14 @@ struct alignas(16) FourFloats {
 // than those for memory.
 struct MergedRow {
   static constexpr int kFours = (kCtaDimV + 127) / 128;
-  float reference, sum, largest;
+  float row_max, sum, largest;
   FourFloats output[kFours];
 
   // The first dim of the thread's i-th four, and whether the row has it.
   SCOREMOD_MEMBER static int dim_of_four(int i) { return (threadIdx.x % 32 + 32 * i) * 4; }
   SCOREMOD_MEMBER static bool has_four(int i) { return kCtaDimV % 128 == 0 || dim_of_four(i) < padded(kCtaDimV); }
   SCOREMOD_MEMBER void clear() {
-    reference = largest = -infinity();
+    row_max = largest = -infinity();
     sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kFours; ++i) output[i] = {};
@@ -82,11 +82,11 @@ struct MergedRow {
   // `row` is of a part. One that is not `there` is read, so that nothing waits for a branch, and counts for nothing.
   SCOREMOD_MEMBER void look_at(const float* row, bool there = true) {
     const float of_part = row[kPartTerms], largest_of_part = row[kPartTerms + 2];
-    reference = fmaxf(reference, there ? of_part : -infinity());
+    row_max = fmaxf(row_max, there ? of_part : -infinity());
     largest = fmaxf(largest, there ? largest_of_part : -infinity());
   }
   SCOREMOD_MEMBER void add(const float* row, bool there = true) {
-    const float weight = exp2_of(row[kPartTerms] - (reference == -infinity() ? 0.0f : reference));
+    const float weight = exp2_of(row[kPartTerms] - (row_max == -infinity() ? 0.0f : row_max));
     const float factor = there ? weight : 0.0f;
     sum = multiply_add(row[kPartTerms + 1], factor, sum);
 #pragma unroll
@@ -111,7 +111,7 @@ struct MergedRow {
 #pragma unroll
     for (int i = 0; i < kFours; ++i)
       if (has_four(i)) *(FourFloats*)(row + dim_of_four(i)) = output[i];
-    if (lane < 3) row[kPartTerms + lane] = lane == 0 ? reference : lane == 1 ? sum : largest;
+    if (lane < 3) row[kPartTerms + lane] = lane == 0 ? row_max : lane == 1 ? sum : largest;
   }
 };
 
@@ -125,7 +125,7 @@ SCOREMOD_FUNCTION bool store_merged(const Arguments& p, const MergedRow& row, in
   const AttentionArguments& call = p.call;
   const int lane = threadIdx.x % 32;
   float sum = row.sum, lse;
-  const float factor = dropped(call, close_row(kSink ? sink_of(p, h) : -infinity(), row.reference, sum, lse), true) /
+  const float factor = dropped(call, close_row(kSink ? sink_of(p, h) : -infinity(), row.row_max, sum, lse), true) /
                        sum * value_factor(p, h / call.group);
   const RowsOf<Output> to = rows_of<Output>(call.o, b, h);
   Output* const to_row = to.at(q);
@@ -304,7 +304,7 @@ SCOREMOD_FUNCTION bool store_whole(const Arguments& p, const KeyShare& own, cons
     const int row = warp_row + half * 8 + lane / 4;
     const RowOwner of = owner_of(call, own.h, own.first_row() + (row < count ? row : 0));
     const bool there = row < count && is_there(call, own.b, of.q);
-    const float closed = close_row(kSink ? sink_of(p, of.h) : -infinity(), rows.reference[0][half], sum, lse);
+    const float closed = close_row(kSink ? sink_of(p, of.h) : -infinity(), rows.row_max[0][half], sum, lse);
     const float factor = sum == 0.0f ? 0.0f : dropped(call, closed, true) / sum * value_factor(p, own.kv_head);
     const RowsOf<Output> to = rows_of<Output>(call.o, own.b, of.h);
     Output* const at = there ? to.at(of.q) + first_dim * to.dim : nullptr;

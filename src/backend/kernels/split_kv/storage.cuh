@@ -4,8 +4,8 @@
 
 #include "backend/kernels/hopper/storage.cuh"
 
-// A split-KV partial: rows of the output of some keys. Behind a row's outputs are its reference (lazily raised running
-// max), its sum and its largest value. Eight rows at one column lie in different banks.
+// A split-KV partial: rows of the output of some keys. Behind a row's outputs are its running max, which is raised
+// lazily, its sum and its largest value. Eight rows at one column lie in different banks.
 struct PartialStorage {
   int rows, dim_v;
   PaddedTile output{rows, dim_v, (int)sizeof(float)};

@@ -96,8 +96,8 @@ SCOREMOD_FUNCTION void make_weights(const Arguments& p, const WideTiles& tiles, 
     if (has_rows) {
       const int first_key = walk.tile / 2 * kKeys;
       if (modify_tile(p, scores, mine.rows, factors, walk.tile % 2 != 0, own.b, own.h, first_row, first_key))
-        scale_output(mine.rows, factors);
-      weigh(p, scores, mine.rows, own.b, own.h, first_row, first_key);
+        rescale_output(mine.rows, factors);
+      exponentiate(p, scores, mine.rows, own.b, own.h, first_row, first_key);
     }
     round_to_16bit<kKeys>(weights, scores);
     meet(kWeightsEmpty, kThreads);
@@ -123,19 +123,19 @@ SCOREMOD_FUNCTION void take_weights(const Arguments& p, const WideTiles& tiles, 
     const FloatPair pair = *(const FloatPair*)(tiles.factors + threadIdx.x % kGroup * 2);
     arrive_at(kWeightsEmpty, kThreads);
     const float factors[1][2] = {{pair.low, pair.high}};
-    if (ballot(pair.low != 1.0f || pair.high != 1.0f) != 0) scale_output(mine.rows, factors);
+    if (ballot(pair.low != 1.0f || pair.high != 1.0f) != 0) rescale_output(mine.rows, factors);
     mine.add_values(tiles, weights, walk.stage);
   }
 }
 
-// Gives the other warpgroup the rows' references, sums and largest values.
+// Gives the other warpgroup the rows' running max, sums and largest values.
 SCOREMOD_FUNCTION void pass_on_rows(const WideTiles& tiles, WideRows& mine) {
   SoftmaxRows& rows = mine.rows;
   unsigned words[2][4];
   if (mine.group == 0) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      words[half][0] = bits_of(rows.reference[0][half]);
+      words[half][0] = bits_of(rows.row_max[0][half]);
       words[half][1] = bits_of(rows.sum[0][half]);
       words[half][2] = bits_of(rows.largest[0][half]);
       words[half][3] = 0;
@@ -150,7 +150,7 @@ SCOREMOD_FUNCTION void pass_on_rows(const WideTiles& tiles, WideRows& mine) {
   arrive_at(kWeightsEmpty, kThreads);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    rows.reference[0][half] = float_of_bits(words[half][0]);
+    rows.row_max[0][half] = float_of_bits(words[half][0]);
     rows.sum[0][half] = float_of_bits(words[half][1]);
     rows.largest[0][half] = float_of_bits(words[half][2]);
   }

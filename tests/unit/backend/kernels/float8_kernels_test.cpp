@@ -179,9 +179,11 @@ TEST(Float8KernelFaults, AreSeen) {
   EXPECT_FALSE(fault("close_row(sink, shifted(", "close_row(sink, (").passed()) << "the LSE of weights 2^8 as large";
   EXPECT_FALSE(fault("factor *= of_values", "factor *= 1.0f").passed()) << "the scale of v";
   EXPECT_FALSE(fault("p.call.scale * (load_constant", "1.0f * (load_constant").passed()) << "the scale";
-  EXPECT_FALSE(fault("if (raised) scale_output(rows, factors);", "").passed()) << "sums by another reference";
+  EXPECT_FALSE(fault("if (rescale) rescale_output(rows, factors);", "").passed()) << "sums by another row max";
   EXPECT_FALSE(fault("wgmma_wait<1>();", "wgmma_wait<2>();").passed()) << "scores that are not there yet";
-  EXPECT_FALSE(fault("float kSlack = kFloat8Queries ? 0.75f", "float kSlack = kFloat8Queries ? 8.0f").passed())
+  EXPECT_FALSE(
+      fault("float kRescaleThreshold = kFloat8Queries ? 0.75f", "float kRescaleThreshold = kFloat8Queries ? 8.0f")
+          .passed())
       << "weights beyond the largest number";
   EXPECT_FALSE(fault("k % kRowBytes), k != 0);\n}\n\n// Issues the WGMMAs of sums = w b",
                      "k % kRowBytes), false);\n}\n\n// Issues")

@@ -208,7 +208,7 @@ TEST(HopperKernelFaults, AreSeen) {
   plain.problem.backward = false;
   const auto forward = [&](const char* text, const char* instead) { return check_of(plain, {text, instead}); };
   EXPECT_FALSE(forward("wgmma_wait<1>();", "wgmma_wait<2>();").passed()) << "scores that are not there yet";
-  EXPECT_FALSE(forward("if (raised) scale_output(rows, factors);", "").passed()) << "sums by another reference";
+  EXPECT_FALSE(forward("if (rescale) rescale_output(rows, factors);", "").passed()) << "sums by another row max";
 }
 
 TEST(HopperKernelFaults, OfWideHeadsAreSeen) {
