@@ -31,6 +31,7 @@
 #include "support/attention_kernels_cases.hpp"
 #include "support/float8_cases.hpp"
 #include "support/loaded_bias_cases.hpp"
+#include "support/paged_decode_cases.hpp"
 #include "support/test_seed.hpp"
 #include "support/tiled_call.hpp"
 #include "support/wide_heads_cases.hpp"
@@ -320,6 +321,54 @@ TEST_P(PersistentSplitKvAttentionKernels, GiveTheSameBitsEachTime) {
 }
 INSTANTIATE_TEST_SUITE_P(Cases, PersistentSplitKvAttentionKernels,
                          ::testing::Range(0, static_cast<int>(test::split_kv_cases().size()) * 6));
+
+/// Runs each case that the streamed decode kernel is for, with as many CTAs as the device has multiprocessors and with
+/// few.
+class StreamedSplitKvAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {
+ protected:
+  static checking::CheckCase test_case() { return test::split_kv_cases()[static_cast<std::size_t>(GetParam() / 2)]; }
+  static SplitKvShape shape(const AttentionProblem& problem) {
+    SplitKvShape shape = streamed_split_kv_shape(kStreamedWarps, problem, cuda::describe_current_device());
+    if (GetParam() % 2 != 0) shape.persistent_ctas = 5;
+    return shape;
+  }
+  void SetUp() override {
+    OnDevice::SetUp();
+    if (IsSkipped()) return;
+    const AttentionProblem problem = test_case().problem;
+    if (!has_lengths_in_memory(problem) || !streamed_split_kv_objections(problem).empty())
+      GTEST_SKIP() << "there is no such kernel";
+  }
+};
+TEST_P(StreamedSplitKvAttentionKernels, AreRight) {
+  const checking::CheckCase test = test_case();
+  expect_right(shape(test.problem), test);
+  expect_right(shape(test.problem), test, test::poisoned_inputs(test.problem, test.seed));
+}
+TEST_P(StreamedSplitKvAttentionKernels, GiveTheSameBitsEachTime) {
+  const checking::CheckCase test = test_case();
+  expect_same_bits(std::array{shape(test.problem), shape(test.problem)}, test.problem, test.call);
+}
+INSTANTIATE_TEST_SUITE_P(Cases, StreamedSplitKvAttentionKernels,
+                         ::testing::Range(0, static_cast<int>(test::split_kv_cases().size()) * 2));
+
+/// Short sequences, some of them empty, of which teams take whole tiles of rows; and with a long one, even shares.
+class StreamedSplitKvByLengths : public test::OnDevice {};
+TEST_F(StreamedSplitKvByLengths, AreRight) {
+  for (const std::int64_t queries : {1, 4}) {
+    const checking::CheckCase test = test::paged_case({150, 8, 2, queries, 600, 128, 16});
+    std::vector<std::int32_t> lengths(150);
+    for (std::size_t i = 0; i < lengths.size(); ++i) lengths[i] = static_cast<std::int32_t>(i * 37 % 200);
+    for (const bool has_long : {false, true}) {
+      if (has_long) lengths[3] = 600;
+      for (const int ctas : {2, 7, 132}) {
+        SplitKvShape shape = streamed_split_kv_shape(kStreamedWarps, test.problem, cuda::describe_current_device());
+        shape.persistent_ctas = ctas;
+        expect_right(shape, test, test::inputs_of(test, lengths));
+      }
+    }
+  }
+}
 
 /// Runs the forwards of heads wider than 256 in each shape.
 class WideAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<test::WideCase> {

@@ -295,6 +295,28 @@ TEST_F(AttentionKernelsText, OfPersistentDecodeCompilesAndKeepsItsRegisters) {
   }
 }
 
+/// Over pages of a key, of a tile, and of several; of head dim 128 with all fields of the softmax too.
+TEST_F(AttentionKernelsText, OfStreamedDecodeCompilesAndKeepsItsRegisters) {
+  for (const std::int64_t page : {1, 16, 64}) {
+    for (const std::int64_t dim : {64, 128}) {
+      AttentionProblem problem = decoding_problem("soft_cap", dim);
+      problem.backward = false;
+      problem.max_logit = page == 16;
+      problem.sink = page == 16 ? Sink::kOffByOne : Sink::kNone;
+      problem.lengths.kv = true;
+      problem.paged = PagedKeys{page, 4096, problem.seq_kv / page};
+      problem = problem::with_implied_operands(std::move(problem));
+      DeviceProperties device;
+      device.multiprocessors = 132;
+      device.shared_memory_per_block = 232448;
+      const std::string report =
+          report_of(problem, Direction::kForward, 90, streamed_split_kv_shape(kStreamedWarps, problem, device));
+      EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
+      EXPECT_LE(register_spill_bytes(report), kHarmlessSpill) << "pages of " << page << ", dim " << dim << report;
+    }
+  }
+}
+
 /// Heads wider than 256, whose launches have a part of o's dims each: prompts, and a latent cache's decode.
 TEST_F(AttentionKernelsText, OfWideHeadsKeepsItsRegisters) {
   std::size_t number = 0;

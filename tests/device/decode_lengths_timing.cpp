@@ -211,13 +211,15 @@ constexpr double kTolerance = 0x1p-7;
 constexpr std::int64_t kFewestRows = 16, kMostRows = 64;
 
 /// The smallest of the shapes of each kind that have room for the problem's rows: with splits of the longest length,
-/// with one split, and persistent.
+/// with one split, and persistent. The streamed one comes with several numbers of warps.
 std::vector<SplitKvShape> compared_shapes(const AttentionProblem& problem, const DeviceProperties& device) {
   std::vector<SplitKvShape> shapes = split_kv_shapes(problem, device);
   for (const SplitKvShape& shape : persistent_split_kv_shapes(problem, device)) shapes.push_back(shape);
   const std::int64_t rows =
       std::clamp<std::int64_t>(problem.heads_q / problem.heads_kv * problem.seq_q, kFewestRows, kMostRows);
   std::erase_if(shapes, [&](const SplitKvShape& shape) { return shape.queries != rows; });
+  if (rows == kFewestRows && streamed_split_kv_objections(problem).empty())
+    for (const int warps : {8, kStreamedWarps, 5, 4}) shapes.push_back(streamed_split_kv_shape(warps, problem, device));
   if (hopper_objections(problem, Direction::kForward, kHopperCapability).empty() &&
       hopper_split_kv_objections(problem).empty()) {
     for (const SplitKvShape& shape : hopper_split_kv_shapes(problem, device.multiprocessors)) shapes.push_back(shape);
@@ -248,6 +250,7 @@ TEST(DecodeLengths, AreRightInEachShape) {
       SCOPED_TRACE(concat(of.name, shape.wide ? ", wide" : "", ", persistent CTAs ", shape.persistent_ctas, ", splits ",
                           shape.splits));
       if (shape.splits == 1 && shape.persistent_ctas == 0) continue;
+      if (shape.streamed && shape.warps != kStreamedWarps) continue;
       const test::EmulatedKernels kernels(compiled, Direction::kForward, shape);
       std::vector<std::byte> workspace(kernels.kernels().workspace_bytes() + 16);
       std::vector<std::uint16_t> o(problem::bytes_of(decode.problem(), TensorRole::kO) / 2, 0x7fff);
@@ -350,6 +353,7 @@ TEST_P(DecodeLengthsTimes, OfACase) {
     const std::string line = concat(R"({"kind": "decode lengths", "case": ")", of.name, R"(", "shape": ")",
                                     shapes[i].hopper && !shapes[i].wide ? "warpgroups, " : "",
                                     shapes[i].wide                  ? "wide"
+                                    : shapes[i].streamed            ? concat("streamed by ", shapes[i].warps, " warps")
                                     : shapes[i].persistent_ctas > 0 ? "persistent"
                                                                     : concat("splits ", shapes[i].splits),
                                     R"(", "ms": )", times[i], R"(, "gb_per_s": )", rate, R"(, "copy_gb_per_s": )",

@@ -44,7 +44,6 @@ std::string_view emulated_hopper_primitives() {
 static const bool emulated_with_hopper = emulated::use_hopper();
 
 inline int block_number() { return (int)emulated::block; }
-inline int take_number(int* next) { return (*next)++; }
 inline void fence_mbarrier_init() {}
 inline void fetch_map(const TensorMap*) {}
 inline void fence_proxy_async() {}

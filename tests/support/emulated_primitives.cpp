@@ -50,6 +50,7 @@ inline unsigned long long exchange_word(unsigned long long* word, unsigned long 
   if (found == expected) *word = instead;
   return found;
 }
+inline int take_number(int* next) { return (*next)++; }
 inline int bit_number(unsigned bit) { return __builtin_ctz(bit); }
 inline float load_constant(const float* from) { return *from; }
 inline unsigned bits_of(float x) {

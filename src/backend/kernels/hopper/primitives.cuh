@@ -16,9 +16,6 @@ SCOREMOD_FUNCTION int block_number() {
   return number;
 }
 
-// atomicAdd: adds 1 to a counter that all CTAs share; returns its previous value.
-SCOREMOD_FUNCTION int take_number(int* next) { return atomicAdd(next, 1); }
-
 // shfl.sync from lane 0: tells the compiler that a value is the same for all threads of a warp. It then takes none of
 // their registers.
 SCOREMOD_FUNCTION int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }

@@ -140,6 +140,8 @@ SCOREMOD_FUNCTION unsigned long long exchange_word(unsigned long long* word, uns
                                                    unsigned long long instead) {
   return atomicCAS(word, expected, instead);
 }
+// atomicAdd: adds 1 to a counter that CTAs or warps share; returns its previous value.
+SCOREMOD_FUNCTION int take_number(int* next) { return atomicAdd(next, 1); }
 
 // The number of the bit that is set in a word with one bit.
 SCOREMOD_FUNCTION int bit_number(unsigned bit) { return 31 - __clz((int)bit); }

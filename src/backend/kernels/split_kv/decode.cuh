@@ -53,15 +53,16 @@ struct RowPages {
   }
 };
 
-// load_any_keys(), in as few instructions as the copies may take. `pages` are those of RowPages.
-template <int kDim>
+// load_any_keys(), in as few instructions as the copies may take. `pages` are those of RowPages; with kKnowsPage, of a
+// tile that lies in one page, it is that one.
+template <int kDim, bool kKnowsPage = false>
 SCOREMOD_FUNCTION void load_keys(KeyElement* tile, const RowsOf<KeyElement>& from, int pages, int first, int end,
                                  int thread) {
   constexpr int kPerWord = kWordElements<KeyElement>, kWords = padded(kDim) / kPerWord;
   constexpr int kRows = kTeamThreads < kWords ? 1 : kTeamThreads / kWords;
   if (!from.aligned || kTeamThreads % kWords != 0) return load_any_keys<kDim>(tile, from, first, end, thread);
   const int row = thread / kWords, dim = thread % kWords * kPerWord;
-  const KeyElement* at = from.at(first) + row * from.row + dim;
+  const KeyElement* at = (kKnowsPage ? from.at(first, pages) : from.at(first)) + row * from.row + dim;
   KeyElement* const to = tile + row * key_row_length(kDim) + dim;
   // With more rows than a tile has, some threads have none.
   constexpr bool kAllHaveRows = kKeys % kRows == 0;

@@ -28,7 +28,17 @@ struct Walk {
 constexpr Walk kByWarps{0.005, 0, 7.25, 0.095, 0.885, 0.0007, 0.002},
     kByGroups{0.005, 7.7e-5, 7.7, 0, 0.911, 0.0037, 0.0045}, kWide{0.005, 7.7e-5, 8.2, 0, 0.911, 0.0007, 0.002};
 constexpr double kWarps = 8;
-const Walk& walk_of(const SplitKvShape& shape) { return shape.wide ? kWide : shape.hopper ? kByGroups : kByWarps; }
+/// The streamed kernel where sequences are so short that teams take whole tiles of rows: its loads are in flight all
+/// the time.
+constexpr Walk kStreamed{0.005, 0, 7.25, 0.095, 0.93, 0.0001, 0.002};
+constexpr std::int64_t kShortSequences = 1024, kWholeTilesOfCta = 6;
+bool takes_whole_tiles(const SplitKvShape& shape, const AttentionProblem& p) {
+  return shape.streamed && p.seq_kv <= kShortSequences &&
+         p.batch * p.heads_kv * split_kv_row_tiles(shape, p) >= kWholeTilesOfCta * shape.persistent_ctas;
+}
+const Walk& walk_of(const SplitKvShape& shape, const AttentionProblem& p) {
+  return shape.wide ? kWide : shape.hopper ? kByGroups : takes_whole_tiles(shape, p) ? kStreamed : kByWarps;
+}
 /// The time of split CTAs: to store partials, for the last of a tile to merge them, and for each million rows.
 constexpr double kMerge = 0.004, kMergeRows = 0.74;
 /// Keys and values that are read again by other blocks at the same time come from the cache.
@@ -69,7 +79,7 @@ double read_dims(const AttentionProblem& p, const SplitKvShape& shape) {
 double compute_time(const compiler::CompiledProblem& problem, const SplitKvShape& shape, const MaskWork& mask,
                     double keys, const Rounds& rounds, const DeviceRates& rates) {
   const AttentionProblem& p = problem.problem;
-  const Walk& walk = walk_of(shape);
+  const Walk& walk = walk_of(shape, p);
   const NodeCosts costs = node_costs(problem.forward.program, true);
   const bool listed = mask_knowledge(problem, Direction::kForward).kind == MaskKnowledge::Kind::kList;
   const double program = costs.value * mask.run + costs.keep * mask.partial + (listed ? costs.keep : 0);
@@ -111,7 +121,7 @@ double memory_time(const AttentionProblem& p, const SplitKvShape& shape, const M
   const std::int64_t packed_rows = p.heads_q / p.heads_kv * p.seq_q;
   const double filled = static_cast<double>(packed_rows) / (row_tiles * shape.queries);
   if (shape.splits > 1) bytes += 2 * filled * shape.value_parts * static_cast<double>(split_kv_part_bytes(shape, p));
-  return bytes / (walk_of(shape).reached * rates.bytes_per_ms);
+  return bytes / (walk_of(shape, p).reached * rates.bytes_per_ms);
 }
 
 constexpr int kFewestSplits = 2;  ///< of a shape that has some
@@ -125,7 +135,9 @@ class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
   }
 
   std::string label(const Work& work) const override {
-    return concat(TiledVariant::label(work), shape().persistent_ctas > 0 ? ", persistent" : "");
+    return concat(TiledVariant::label(work), shape().streamed              ? ", persistent, streamed"
+                                             : shape().persistent_ctas > 0 ? ", persistent"
+                                                                           : "");
   }
   cuda::Instructions instructions() const override {
     return shape().hopper ? cuda::Instructions::kOfArchitecture : cuda::Instructions::kCommon;
@@ -190,7 +202,7 @@ class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
     if (shape().wide) return {{}, {{"backend/kernels/split_kv/wide_decode.cuh"}}};
     const char* const file =
         shape().hopper ? "backend/kernels/split_kv/hopper_decode.cuh" : "backend/kernels/split_kv/decode.cuh";
-    return {{}, {{file, {kernel()}}}};
+    return {{}, {{shape().streamed ? "backend/kernels/split_kv/streamed_decode.cuh" : file, {kernel()}}}};
   }
 
  private:
@@ -199,6 +211,7 @@ class SplitKvVariant final : public ShapedVariant<SplitKvShape> {
     return shape().wide           ? "hopper_wide_decode"
            : hopper && persistent ? "hopper_persistent_decode"
            : hopper               ? "hopper_split_kv_decode"
+           : shape().streamed     ? "split_kv_streamed_decode"
            : persistent           ? "split_kv_persistent_decode"
                                   : "split_kv_decode";
   }
@@ -219,6 +232,11 @@ Variants variants(const Work& work, const DeviceProperties& device, std::vector<
   };
   add(split_kv_shapes(problem, device));
   add(persistent_split_kv_shapes(problem, device));
+  if (has_lengths_in_memory(problem)) {
+    const std::vector<UnsupportedReason> against = streamed_split_kv_objections(problem);
+    reasons.insert(reasons.end(), against.begin(), against.end());
+    if (against.empty()) add({streamed_split_kv_shape(kStreamedWarps, problem, device)});
+  }
   if (problem.dim_v > kWidestHead && device.compute_capability == kHopperCapability) {
     const std::vector<UnsupportedReason> against = wide_split_kv_objections(problem);
     reasons.insert(reasons.end(), against.begin(), against.end());
@@ -238,21 +256,22 @@ Variants variants(const Work& work, const DeviceProperties& device, std::vector<
 Prediction split_kv_time(const compiler::CompiledProblem& problem, const SplitKvShape& shape, const MaskWork& mask,
                          const DeviceRates& rates) {
   const AttentionProblem& p = problem.problem;
-  const Walk& walk = walk_of(shape);
+  const Walk& walk = walk_of(shape, p);
   const bool persistent = shape.persistent_ctas > 0;
   const auto tiles = static_cast<double>(p.batch * p.heads_kv * split_kv_row_tiles(shape, p));
   const double blocks = persistent ? shape.persistent_ctas : tiles * shape.splits;
   const Rounds rounds(blocks, rates.multiprocessors * shape.blocks);
   const double keys = static_cast<double>(p.seq_kv) * tiles / blocks;
   // CTAs of the longest sequence go on when others have ended: all take as long as if every sequence were as long.
-  const double uneven = persistent ? even_shares(problem) : longest_by_mean(p);
+  const bool whole = takes_whole_tiles(shape, p);
+  const double uneven = whole ? 1 : persistent ? even_shares(problem) : longest_by_mean(p);
   const double compute = compute_time(problem, shape, mask, keys, rounds, rates) * uneven;
   const double memory = memory_time(p, shape, mask, rates) * uneven;
   const auto rows = static_cast<double>(std::min<std::int64_t>(p.heads_q / p.heads_kv * p.seq_q, shape.queries));
   double beside = walk.launch + walk.rows * rows + (rounds.count() - 1) * walk.next_ctas;
   if (persistent) beside += kShares + walk.next_tile * tiles / blocks;
   if (!persistent && p.paged && p.seq_kv <= kShortKeys) beside += (rounds.count() - 1) * kShortRound;
-  if (shape.splits > 1 || persistent)
+  if (shape.splits > 1 || (persistent && !whole))
     beside += kMerge + kMergeRows * static_cast<double>(p.batch * p.heads_q * p.seq_q) / 1e6;
   std::string source = "scaled from measured kernels";
   if (rates != kMeasuredOn) source += "; scaled to this device's multiprocessors, clock and memory";
@@ -262,7 +281,11 @@ Prediction split_kv_time(const compiler::CompiledProblem& problem, const SplitKv
 const KernelFamily kSplitKvFamily{"split_kv", objections, variants};
 
 KernelTraits SplitKvShape::traits() const {
-  KernelTraits traits{.name = hopper ? "hopper split-KV" : "split-KV", .family = wide ? 5 : hopper ? 3 : 2};
+  KernelTraits traits{.name = hopper ? "hopper split-KV" : "split-KV",
+                      .family = wide       ? 5
+                                : hopper   ? 3
+                                : streamed ? 6
+                                           : 2};
   traits.value_groups = wide ? value_parts : 1;
   traits.producers = producers();
   traits.pack_gqa = true;

@@ -26,6 +26,7 @@ extern const KernelFamily kSplitKvFamily;
 struct SplitKvShape : TileShape {
   bool hopper = false;      ///< by WGMMA and TMA, else by mma.sync and cp.async
   bool wide = false;        ///< of `hopper`: two warpgroups have half of v's dims each, and a third one loads keys
+  bool streamed = false;    ///< a persistent one by warps whose loads run on from one tile of rows to the next
   int teams = 1;            ///< parts of a CTA's warps that have the same rows and different keys
   int splits = 1;           ///< split-KV: CTAs that share the keys of a head; an argument of the kernels
   int stages = 2;           ///< the tiles that a team has room for
@@ -61,6 +62,13 @@ SplitKvShape split_kv_at_sizes(SplitKvShape shape, const AttentionProblem& probl
 /// have room for 16, 32 and 64 rows, and some come with tiles of fewer keys, too. Empty if all sequences have as many
 /// keys. They do not depend on lengths.
 std::vector<SplitKvShape> persistent_split_kv_shapes(const AttentionProblem& problem, const DeviceProperties& device);
+/// The persistent shape of 16 rows whose loads run on from one tile of rows to the next, with so many warps. It has as
+/// many stages as there is room for.
+SplitKvShape streamed_split_kv_shape(int warps, const AttentionProblem& problem, const DeviceProperties& device);
+/// The warps of it that the planner offers.
+inline constexpr int kStreamedWarps = 7;
+/// Why there is none where there are persistent_split_kv_shapes(); empty where there is one.
+std::vector<UnsupportedReason> streamed_split_kv_objections(const AttentionProblem& problem);
 /// Whether only device memory knows how many keys a sequence has, because they are paged or varlen.
 bool has_lengths_in_memory(const AttentionProblem& problem);
 

@@ -32,22 +32,37 @@ SCOREMOD_FUNCTION BatchChunks chunks_of_batch(const AttentionArguments& call, in
 SCOREMOD_FUNCTION int batches_of_thread(const AttentionArguments& call) {
   return (call.batch + kThreads - 1) / kThreads;
 }
-// Finds how many chunks there are in the batches of each thread and those before, for one tile of rows. All threads of
-// the CTA call it.
-SCOREMOD_FUNCTION void add_up_chunks(const AttentionArguments& call, long long* sums) {
+// shfl.sync of the lane so many before, or of the first lanes themselves.
+SCOREMOD_FUNCTION long long from_lane_before(long long value, int distance) {
+  const int lane = threadIdx.x % 32, from = lane < distance ? lane : lane - distance;
+  const unsigned low = (unsigned)from_lane((int)value, from), high = (unsigned)from_lane((int)(value >> 32), from);
+  return (long long)((unsigned long long)high << 32 | low);
+}
+// Finds how many chunks there are in the batches of each thread and those before, for one tile of rows. Returns the
+// most chunks of a batch of the thread's. All threads of the CTA call it.
+SCOREMOD_FUNCTION int add_up_chunks(const AttentionArguments& call, long long* sums) {
   const int thread = threadIdx.x, each = batches_of_thread(call);
   long long own = 0;
-  for (int b = thread * each; b < (thread + 1) * each && b < call.batch; ++b)
-    own += (long long)kv_heads_of(call) * chunks_of_batch(call, b).count;
+  int most = 0;
+#pragma unroll 4
+  for (int b = thread * each; b < (thread + 1) * each && b < call.batch; ++b) {
+    const int count = chunks_of_batch(call, b).count;
+    own += (long long)kv_heads_of(call) * count;
+    most = larger(most, count);
+  }
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const long long before = from_lane_before(own, distance);
+    if (thread % 32 >= distance) own += before;
+  }
   sums[thread] = own;
   block_barrier();
 #pragma unroll 1
-  for (int distance = 1; distance < kThreads; distance *= 2) {
-    const long long before = thread >= distance ? sums[thread - distance] : 0;
-    block_barrier();
-    sums[thread] += before;
-    block_barrier();
-  }
+  for (int warp = 0; warp < thread / 32; ++warp) own += sums[warp * 32 + 31];
+  block_barrier();
+  sums[thread] = own;
+  block_barrier();
+  return most;
 }
 
 // A tile of rows with chunks `begin` to `end` of its `count`. `first` is the number of its first chunk among all.
@@ -139,6 +154,7 @@ struct OpenTile {
   KeyShare own;
   int count;
   long long first;
+  bool came_last;  // whether the CTA is the last one that stored its partial
 
   SCOREMOD_MEMBER long long end() const { return first + count; }
 };
@@ -196,10 +212,11 @@ SCOREMOD_FUNCTION PartList parts_of_ctas(const AttentionArguments& call, const O
 }
 
 // Merges rows 0 to `count`, each of list_of(row). A list without parts is passed over, but names memory that may be
-// read. A warp merges several rows at once, and has loads of all in flight, because each waits for memory twice.
+// read. A warp merges several rows at once, and has loads of several parts of all in flight, because each waits for
+// memory twice. First the lanes look at a part each, and then all of them add up each part.
 template <class ListOf, class Store>
 SCOREMOD_FUNCTION void merge_lists(int count, const ListOf& list_of, const Store& store) {
-  constexpr int kAtOnce = MergedRow::kFours > 2 ? 2 : 4;
+  constexpr int kAtOnce = MergedRow::kFours > 2 ? 2 : 4, kPartsAtOnce = MergedRow::kFours > 1 ? 2 : 4;
 #pragma unroll 1
   for (int first = threadIdx.x / 32; first < count; first += kAtOnce * kWarps) {
     MergedRow rows[kAtOnce];
@@ -213,20 +230,25 @@ SCOREMOD_FUNCTION void merge_lists(int count, const ListOf& list_of, const Store
       rows[i].clear();
       most = larger(most, lists[i].count);
     }
+    if (most == 0) continue;
 #pragma unroll 1
-    for (int part = 0; part < most; ++part)
+    for (int part = threadIdx.x % 32; part < most; part += 32)
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const bool there = part < lists[i].count;
         rows[i].look_at(lists[i].at(there ? part : 0), there);
       }
-#pragma unroll 1
-    for (int part = 0; part < most; ++part)
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const bool there = part < lists[i].count;
-        rows[i].add(lists[i].at(there ? part : 0), there);
-      }
+    for (int i = 0; i < kAtOnce; ++i) rows[i].look_at_lanes();
+#pragma unroll 1
+    for (int part = 0; part < most; part += kPartsAtOnce)
+#pragma unroll
+      for (int next = 0; next < kPartsAtOnce; ++next)
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const bool there = part + next < lists[i].count;
+          rows[i].add(lists[i].at(there ? part + next : 0), there);
+        }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
       if (lists[i].count > 0) store(first + i * kWarps, rows[i]);
@@ -260,25 +282,39 @@ SCOREMOD_FUNCTION void merge_teams(const Arguments& p, const OpenParts& parts, c
               });
 }
 
-// Merges the partials of all CTAs that share the tile, if this one came last.
-SCOREMOD_FUNCTION void merge_ctas(const Arguments& p, const OpenParts& parts, const OpenTile& tile, int* not_finite) {
+// Merges the partials of all CTAs that share the tiles, of those to which this one came last. All threads that have
+// the CTA's rows call it after they stored its partials.
+SCOREMOD_FUNCTION void merge_ctas(const Arguments& p, const OpenParts& parts, OpenTile* tiles, int count,
+                                  int* not_finite) {
   const AttentionArguments& call = p.call;
-  if (!is_last_share(call, tile.own, parts_of_ctas(call, parts, tile, 0).count)) return;
+  const int rows = rows_of_head(call) < kQueries ? rows_of_head(call) : kQueries;
+  order_memory();
+  block_barrier();
+  if (threadIdx.x < count) {
+    OpenTile& tile = tiles[threadIdx.x];
+    tile.came_last = tile.own.b >= 0 && parts.is_shared(tile) &&
+                     comes_last(call, tile.own, parts_of_ctas(call, parts, tile, 0).count);
+  }
+  block_barrier();
+  order_memory();
   merge_lists(
-      rows_of_tile(call, tile.own), [&](int row) { return parts_of_ctas(call, parts, tile, row); },
-      [&](int row, const MergedRow& merged) {
-        if (store_row(p, tile.own, merged, row)) *not_finite = 1;
+      count * rows,
+      [&](int i) {
+        const OpenTile& tile = tiles[i / rows];
+        if (!tile.came_last || i % rows >= rows_of_tile(call, tile.own)) return PartList{call.parts, 0, 0, false};
+        return parts_of_ctas(call, parts, tile, i % rows);
+      },
+      [&](int i, const MergedRow& merged) {
+        if (store_row(p, tiles[i / rows].own, merged, i % rows)) not_finite[i / rows] = 1;
       });
 }
 
 // Ends the tiles that several teams share, when all of the CTA's teams have stored their partials.
-SCOREMOD_FUNCTION void end_open_tiles(const Arguments& p, const OpenParts& parts, const OpenTile* tiles,
-                                      int* not_finite, float* scratch) {
+SCOREMOD_FUNCTION void end_open_tiles(const Arguments& p, const OpenParts& parts, OpenTile* tiles, int* not_finite,
+                                      float* scratch) {
   block_barrier();
   merge_teams(p, parts, tiles, not_finite);
-#pragma unroll 1
-  for (int i = 0; i <= kTeams; ++i)
-    if (tiles[i].own.b >= 0 && parts.is_shared(tiles[i])) merge_ctas(p, parts, tiles[i], not_finite + i);
+  merge_ctas(p, parts, tiles, kTeams + 1, not_finite);
   block_barrier();
 #pragma unroll 1
   for (int i = 0; i <= kTeams; ++i)

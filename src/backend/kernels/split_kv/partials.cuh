@@ -85,6 +85,14 @@ struct MergedRow {
     row_max = fmaxf(row_max, there ? of_part : -infinity());
     largest = fmaxf(largest, there ? largest_of_part : -infinity());
   }
+  // With the parts that other lanes have looked at.
+  SCOREMOD_MEMBER void look_at_lanes() {
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      reference = fmaxf(reference, exchange(reference, distance));
+      largest = fmaxf(largest, exchange(largest, distance));
+    }
+  }
   SCOREMOD_MEMBER void add(const float* row, bool there = true) {
     const float weight = exp2_of(row[kPartTerms] - (row_max == -infinity() ? 0.0f : row_max));
     const float factor = there ? weight : 0.0f;
@@ -152,24 +160,27 @@ SCOREMOD_FUNCTION bool store_merged(const Arguments& p, const MergedRow& row, in
   return not_finite;
 }
 
-// Returns whether all other of the tile's `shares` of keys are stored too, and may be read. All threads that have the
-// CTA's rows call it after they stored their partial. The tile's arrival counter is tagged with a call id, so it needs
-// no reset. The last CTA leaves 0, for a CUDA graph that repeats a call with its id.
-SCOREMOD_FUNCTION bool is_last_share(const AttentionArguments& call, const KeyShare& own, int shares) {
+// Counts one more of the tile's `shares` of keys as stored, and returns whether it is the last. The tile's arrival
+// counter is tagged with a call id, so it needs no reset. The last CTA leaves 0, for a CUDA graph that repeats a call
+// with its id.
+SCOREMOD_FUNCTION bool comes_last(const AttentionArguments& call, const KeyShare& own, int shares) {
   constexpr int kCountBits = 16;
+  unsigned long long* const word = call.shares + tile_number(call, own);
+  for (unsigned long long seen = 0;;) {
+    const int count = 1 + (seen >> kCountBits == call.number ? (int)(seen & ((1u << kCountBits) - 1)) : 0);
+    const bool last = count == shares;
+    const unsigned long long found = exchange_word(word, seen, last ? 0 : call.number << kCountBits | (unsigned)count);
+    if (found == seen) return last;
+    seen = found;
+  }
+}
+
+// Returns whether all other of the tile's `shares` of keys are stored too, and may be read. All threads that have the
+// CTA's rows call it after they stored their partial.
+SCOREMOD_FUNCTION bool is_last_share(const AttentionArguments& call, const KeyShare& own, int shares) {
   order_memory();
   block_barrier();
-  bool last = false;
-  if (threadIdx.x == 0) {
-    unsigned long long* const word = call.shares + tile_number(call, own);
-    for (unsigned long long seen = 0, found;; seen = found) {
-      const int count = 1 + (seen >> kCountBits == call.number ? (int)(seen & ((1u << kCountBits) - 1)) : 0);
-      last = count == shares;
-      found = exchange_word(word, seen, last ? 0 : call.number << kCountBits | (unsigned)count);
-      if (found == seen) break;
-    }
-  }
-  last = any_of_block(last);
+  const bool last = any_of_block(threadIdx.x == 0 && comes_last(call, own, shares));
   order_memory();
   return last;
 }

@@ -22,6 +22,8 @@ constexpr int kMaxWarps = 8, kMaxStages = 6, kMinStages = 2;
 constexpr int kMaxFloat8Warps = 16;
 /// Keys that a team takes at once, before others' begin.
 constexpr std::int64_t kChunk = 64;
+/// Rows of q and sums of wider heads leave a warp of the streamed kernel too few registers.
+constexpr std::int64_t kWidestStreamed = 128;
 /// Hopper's tile: rows and keys of a warpgroup's WGMMA, fewer keys if these leave too few stages, and the warps of a
 /// group.
 constexpr int kGroupRows = 64, kGroupKeys = 64, kFewerGroupKeys = 32, kGroupWarps = 4;
@@ -171,6 +173,32 @@ std::vector<SplitKvShape> persistent_split_kv_shapes(const AttentionProblem& pro
   return shapes;
 }
 
+SplitKvShape streamed_split_kv_shape(int warps, const AttentionProblem& problem, const DeviceProperties& device) {
+  SplitKvShape shape;
+  shape.streamed = true;
+  shape.queries = 16;
+  shape.keys = kFewestKeys;
+  shape.warps = shape.teams = warps;
+  shape.blocks = 1;
+  shape.persistent_ctas = static_cast<int>(device.multiprocessors);
+  shape.stages = stages_of(shape, problem, device.shared_memory_per_block);
+  return shape;
+}
+
+std::vector<UnsupportedReason> streamed_split_kv_objections(const AttentionProblem& problem) {
+  std::vector<UnsupportedReason> reasons;
+  if (problem.dtype_kv) {
+    reasons.push_back(
+        unsupported(Rule::kDtype, concat("streamed split-KV kernels: expected k and v of the dtype of q, ",
+                                         to_string(problem.dtype), ", found ", to_string(*problem.dtype_kv))));
+  }
+  if (const std::int64_t widest = std::max(problem.dim_qk, problem.dim_v); widest > kWidestStreamed) {
+    reasons.push_back(unsupported(Rule::kHeadDim, concat("streamed split-KV kernels: expected head dims of at most ",
+                                                         kWidestStreamed, ", found ", widest)));
+  }
+  return reasons;
+}
+
 std::vector<SplitKvShape> hopper_split_kv_shapes(const AttentionProblem& problem, std::int64_t multiprocessors) {
   // While one team turns scores into weights, the other's products run. Two teams of wide heads lack registers.
   const int teams = problem.dim_v <= kWidestOfTwoTeams ? 2 : 1;
@@ -284,6 +312,10 @@ std::size_t split_kv_shared_bytes(const SplitKvShape& shape, std::int64_t dim_qk
   if (shape.hopper) {
     const device::HopperDecodeStorage storage{
         qk, v, shape.queries, shape.keys, shape.stages, shape.teams, shape.persistent_ctas > 0};
+    return storage.bytes;
+  }
+  if (shape.streamed) {
+    const device::StreamedDecodeStorage storage{qk, v, shape.queries, shape.keys, shape.stages, shape.teams};
     return storage.bytes;
   }
   if (shape.persistent_ctas > 0) {

@@ -75,6 +75,29 @@ struct PersistentDecodeStorage {
   size_t bytes = found + threads / 32 * (int)sizeof(int);
 };
 
+// The streamed decode kernel, whose teams are a warp each. A team has a tile of q, of the rows that it loads next, and
+// a ring. `notes` are about tiles of rows, `sums` and `open_tiles` are as above, and `taken` counts the tiles of rows
+// that the CTA's teams have taken.
+struct StreamedDecodeStorage {
+  int dim_qk, dim_v, queries, keys, stages, teams;
+
+  PaddedTile q_tile{queries, dim_qk, 2};
+  StageStorage stage{keys, dim_qk, dim_v, 2, false};
+  int ring_bytes = stages * stage.bytes;
+  int row_again_bytes = 2 * 32 * (int)sizeof(float);  // of forward_row(), by each team
+  int open_tile_bytes = 40, notes_bytes = 168;
+
+  int q = 0;  // of all teams
+  int rings = q + teams * q_tile.bytes;
+  int row_again = rings + teams * ring_bytes;
+  int notes = row_again + teams * row_again_bytes;
+  int sums = notes + teams * notes_bytes;
+  int open_tiles = sums + teams * 32 * (int)sizeof(long long);
+  int not_finite = open_tiles + (teams + 1) * open_tile_bytes;  // of each open tile
+  int whole = not_finite + (teams + 1) * (int)sizeof(int);
+  size_t bytes = whole + 2 * (int)sizeof(int);
+};
+
 // The decode kernel by warpgroups. Teams of the persistent one have rows of their own, and so a tile of q each. Sums of
 // chunks, one for each consumer, lie in these before.
 struct HopperDecodeStorage {

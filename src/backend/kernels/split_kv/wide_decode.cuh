@@ -193,9 +193,7 @@ SCOREMOD_FUNCTION void consume(const Arguments& p, const WideTiles& tiles, const
     consume_piece(p, tiles, parts, walk, mine);
   }
   block_barrier();
-#pragma unroll 1
-  for (int i = 0; i < kWideStorage.open_tiles_count; ++i)
-    if (tiles.open_tiles[i].own.b >= 0) merge_ctas(p, parts, tiles.open_tiles[i], tiles.not_finite + i);
+  merge_ctas(p, parts, tiles.open_tiles, kWideStorage.open_tiles_count, tiles.not_finite);
   block_barrier();
 #pragma unroll 1
   for (int i = 0; i < kWideStorage.open_tiles_count; ++i)

@@ -189,7 +189,7 @@ TEST_P(PersistentSplitKvFaults, AreSeen) {
   EXPECT_FALSE(check_of(test, inputs, shape, {.forward = GetParam().fault, .of_both = kOnce}).passed());
 }
 const PlantedFault kPlantedFaults[] = {
-    {"SumsOfOneThread", {"sums[thread] += before;", ""}},
+    {"SumsOfOneWarp", {"own += sums[warp * 32 + 31];", ";"}},
     {"SharesThatOverlap",
      {"return first + count * part / parts;", "return first + (count * part + parts - 1) / parts - (part > 0);"}},
     {"EmptySequencesNotWritten", {"all.end > all.first ? all.end - all.first : 1", "all.end - all.first"}},
@@ -200,7 +200,8 @@ const PlantedFault kPlantedFaults[] = {
     {"OnePlaceForBothPartialsOfACta", {"+ number) + (goes_on ? 1 : 0)", "+ number)"}},
     {"TheLastPartialElsewhere", {"(ends && i == count - 1 ? 1 : 0)", "0"}},
     {"APartLeftOut",
-     {"rows[i].add(lists[i].at(there ? part : 0), there)", "rows[i].add(lists[i].at(part), there && part > 0)"}},
+     {"rows[i].add(lists[i].at(there ? part + next : 0), there)",
+      "rows[i].add(lists[i].at(there ? part + next : 0), there && part + next > 0)"}},
     {"ATeamsPartLeftOut",
      {"+ row * kPartRow, last - first + 1, parts.floats, ends}",
       "+ row * kPartRow, last - first, parts.floats, false}"}},
@@ -222,7 +223,8 @@ TEST(PersistentSplitKvTiles, MayHaveOtherCountsOfParts) {
   const ProblemInputs inputs = inputs_of(test, {192, 320, 512});  // teams have 128 keys each
   const SplitKvShape shape = shape_of(test.problem, 16, 1);
   test::expect_right(check_of(test, inputs, shape));
-  const Fault twice{"rows[i].add(lists[i].at(there ? part : 0), there)", "rows[i].add(lists[i].at(there ? part : 0))"};
+  const Fault twice{"rows[i].add(lists[i].at(there ? part + next : 0), there)",
+                    "rows[i].add(lists[i].at(there ? part + next : 0))"};
   EXPECT_FALSE(check_of(test, inputs, shape, {.forward = twice, .of_both = kOnce}).passed());
 }
 

@@ -85,7 +85,21 @@ TEST(KernelsBackend, SharesOutTheKeysThatThereAreOfSeveralSequences) {
   }
   // On another device the last round of CTAs has fewer of them.
   EXPECT_FALSE(is_persistent(over_pages(32, 8192), h200())) << "a CTA for each tile fills the device once";
-  EXPECT_FALSE(is_persistent(over_pages(256, 512), h200())) << "eight rounds are nearly full";
+}
+
+/// Many short sequences, of which each team has some tiles of rows. Elsewhere the streamed kernel takes as long as the
+/// other persistent one.
+TEST(KernelsBackend, StreamsTheKeysOfManyShortSequences) {
+  const auto is_streamed = [](const AttentionProblem& problem, const Target& target) {
+    return best_label(problem, target).find("streamed") != std::string::npos;
+  };
+  for (const Target& target : {a100(), h200()}) {
+    EXPECT_TRUE(is_streamed(over_pages(256, 512), target));
+    EXPECT_TRUE(is_streamed(over_pages(4096, 32), target));
+    EXPECT_FALSE(is_streamed(over_pages(32, 131072), target));
+    EXPECT_FALSE(is_streamed(over_pages(32, 512), target)) << "two tiles of rows of a CTA";
+    EXPECT_FALSE(is_streamed(over_pages(256, 8192), target));
+  }
 }
 
 /// As they were measured; other kernels by boxes with lines of 256 bytes alone.
