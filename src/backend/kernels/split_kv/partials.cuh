@@ -89,7 +89,7 @@ struct MergedRow {
   SCOREMOD_MEMBER void look_at_lanes() {
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
-      reference = fmaxf(reference, exchange(reference, distance));
+      row_max = fmaxf(row_max, exchange(row_max, distance));
       largest = fmaxf(largest, exchange(largest, distance));
     }
   }
