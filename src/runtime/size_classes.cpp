@@ -37,7 +37,11 @@ std::size_t SizeClassHash::operator()(const SizeClass& size_class) const {
 Fastest FastestPlans::find(const SizeClass& size_class) const {
   const std::scoped_lock lock(mutex_);
   const auto found = found_.find(size_class);
-  if (found == found_.end() || (found->second.serves && built_ahead_)) return {};
+  if (found == found_.end()) return {};
+  if (found->second.serves && looks_ > 0) {
+    --looks_;
+    return {};
+  }
   const Known& known = found->second;
   Fastest fastest{known.backend, known.forward.lock(), known.serves, known.backward.lock(), known.device};
   if (known.has_backward && fastest.backward == nullptr) fastest.forward = nullptr;
@@ -47,7 +51,7 @@ Fastest FastestPlans::find(const SizeClass& size_class) const {
 void FastestPlans::remember(const SizeClass& size_class, const Fastest& fastest) {
   const std::scoped_lock lock(mutex_);
   if (found_.size() >= kMostClasses) found_.clear();
-  built_ahead_ = built_ahead_ || !fastest.backend->serves_all_sizes();
+  if (!fastest.backend->serves_all_sizes()) looks_ = kMostLooks;
   const auto& [backend, forward, serves, backward, device] = fastest;
   found_.insert_or_assign(size_class, Known{backend, forward, backward, serves, backward != nullptr, device});
 }

@@ -49,10 +49,12 @@ struct Fastest {
 class FastestPlans {
  public:
   /// Without a backend where none is known, and without candidates where their plans are gone. One that only serves is
-  /// not known once a plan of some size was there when it was asked for: plans of other sizes may have been built
-  /// ahead, too.
-  Fastest find(const SizeClass& size_class) const;
+  /// not known for the next kMostLooks sizes once a plan of some size was there when it was asked for: plans of other
+  /// sizes may have been built ahead, too.
+  Fastest find(const SizeClass& size_class);
   void remember(const SizeClass& size_class, const Fastest& fastest);
+
+  static constexpr int kMostLooks = 32;
 
  private:
   /// A Fastest that keeps no candidate.
@@ -66,7 +68,7 @@ class FastestPlans {
 
   mutable ForkMutex mutex_;
   std::unordered_map<SizeClass, Known, SizeClassHash> found_;
-  bool built_ahead_ = false;
+  int looks_ = 0;  ///< sizes yet that look for a plan which was built ahead
 };
 
 }  // namespace scoremod::runtime

@@ -101,5 +101,20 @@ TEST(SizeClasses, ForgetWhatOnlyServesOncePlansWereBuiltAhead) {
   EXPECT_EQ(fastest.find(one).forward, forward);
 }
 
+/// To look for a plan takes thirty times as long as a new size without one does.
+TEST(SizeClasses, LookForPlansThatWereBuiltAheadUntilManySizesHaveNone) {
+  const SizedBackend of_all_sizes(true), of_one(false);
+  const planner::Selection selection = planner::select({});
+  const SizeClass one = size_class(sized(1, 512), selection, 0), other = size_class(sized(1, 5120), selection, 0);
+  const auto forward = std::make_shared<const planner::Considered>();
+  FastestPlans fastest;
+  fastest.remember(other, {&of_one});
+  fastest.remember(one, {&of_all_sizes, forward, true});
+  for (int i = 0; i < FastestPlans::kMostLooks; ++i) EXPECT_EQ(fastest.find(one).forward, nullptr) << i;
+  EXPECT_EQ(fastest.find(one).forward, forward);
+  fastest.remember(other, {&of_one});  // another one that was there
+  EXPECT_EQ(fastest.find(one).forward, nullptr);
+}
+
 }  // namespace
 }  // namespace scoremod::runtime
