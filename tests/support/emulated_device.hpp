@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/family.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
-#include "backend/kernels/workspace/call.hpp"
 #include "support/host_library.hpp"
 #include "support/tiled_call.hpp"
 

@@ -4,7 +4,7 @@
 
 #include "scoremod/problem.hpp"
 
-#include "backend/kernels/workspace/call.hpp"
+#include "backend/kernels/family.hpp"
 
 namespace scoremod::test {
 

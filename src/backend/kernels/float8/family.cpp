@@ -7,8 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "backend/kernels/family.hpp"
 #include "backend/kernels/hopper/family.hpp"
-#include "backend/kernels/workspace/call.hpp"
 #include "backend/unsupported.hpp"
 #include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "backend/cuda/text/kernel_text.hpp"
+#include "backend/kernels/family.hpp"
 #include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
-#include "backend/kernels/workspace/call.hpp"
 #include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
 

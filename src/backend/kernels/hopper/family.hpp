@@ -14,7 +14,6 @@
 #include "backend/kernels/family.hpp"
 #include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
-#include "backend/kernels/text/kernel_source.hpp"
 #include "backend/plan.hpp"
 
 namespace scoremod::backend::kernels {

@@ -17,8 +17,6 @@
 #include "backend/kernels/family.hpp"
 #include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/shared/tile_time.hpp"
-#include "backend/kernels/text/kernel_source.hpp"
-#include "backend/kernels/workspace/call.hpp"
 #include "backend/plan.hpp"
 #include "compiler/compiled_problem.hpp"
 

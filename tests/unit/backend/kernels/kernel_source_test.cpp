@@ -1,7 +1,5 @@
 // Which kernels of a file a module has, and which holes it fills for them.
 
-#include "backend/kernels/text/kernel_source.hpp"
-
 #include <array>
 
 #include <gtest/gtest.h>
@@ -9,6 +7,7 @@
 #include "scoremod/error.hpp"
 
 #include "backend/cuda/text/kernel_text.hpp"
+#include "backend/kernels/family.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
