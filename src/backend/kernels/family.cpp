@@ -371,4 +371,8 @@ void CallLayout::write(ArgumentBytes& to, std::byte* workspace, std::byte* once)
   once_.write(to, once);
 }
 
+const Program& program_of(const compiler::CompiledProblem& problem, Direction direction) {
+  return direction == Direction::kForward ? problem.forward.program : problem.backward->program;
+}
+
 }  // namespace scoremod::backend::kernels

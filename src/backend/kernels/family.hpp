@@ -288,6 +288,9 @@ struct Work {
   std::span<const OperandTarget> targets;  ///< of a backward: operand_targets() beside dq, dk and dv
 };
 
+/// The program that a direction's kernels evaluate: the derivative has the forward's value and mask.
+const Program& program_of(const compiler::CompiledProblem& problem, Direction direction);
+
 /// Kernels that keep no more bytes of registers in memory than this were faster on an H200 than those of a smaller
 /// shape.
 inline constexpr std::int64_t kHarmlessSpill = 64;

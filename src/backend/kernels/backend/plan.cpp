@@ -25,7 +25,6 @@
 #include "backend/cuda/modules/kernel_module.hpp"
 #include "backend/cuda/text/program_source.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
-#include "backend/kernels/mask/mask.hpp"
 #include "backend/of_structure.hpp"
 #include "base/fail.hpp"
 #include "ir/builder.hpp"

@@ -7,7 +7,6 @@
 
 #include "backend/cuda/text/kernel_text.hpp"
 #include "backend/kernels/family.hpp"
-#include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "base/canonical_bytes.hpp"

@@ -12,7 +12,6 @@
 #include "scoremod/problem.hpp"
 
 #include "backend/kernels/family.hpp"
-#include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/plan.hpp"
 

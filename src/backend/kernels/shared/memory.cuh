@@ -49,7 +49,7 @@ struct alignas(16) AttentionArguments {
   float* max_logit;       ///< likewise, where kMaxLogit
   float* rows;            ///< backward: [batch, heads_q, seq_q rounded up to even, 2], see shared/derivative.cuh
   unsigned char* states;  ///< of tiles, see shared/tiles.cuh
-  int* order;             ///< of rows of tiles, by their states, see mask/block_mask.cuh; null where it is their own
+  int* order;             ///< of rows of tiles, by their states, see shared/block_mask.cuh; null where it is their own
   float* parts;           ///< split-KV partials of decode kernels, see split_kv/partials.cuh
   unsigned long long* shares;  ///< split-KV arrival counters of tiles, tagged with a call id
   float* differences;          ///< relative-position tables, see shared/program.cuh

@@ -6,7 +6,6 @@
 #include "backend/cuda/text/kernel_text.hpp"
 #include "backend/cuda/text/program_source.hpp"
 #include "backend/kernels/family.hpp"
-#include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tile_time.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
@@ -427,7 +426,7 @@ void fill_attention(Holes& holes, const Work& work, const TileShape& shape, cons
 
 Module block_mask_files(const compiler::CompiledProblem& compiled, Direction direction) {
   if (!mask_knowledge(compiled, direction).has_states()) return {};
-  return {{"backend/kernels/mask/block_mask.cuh"}};
+  return {{"backend/kernels/shared/block_mask.cuh"}};
 }
 
 KernelSource TiledVariant::source(const Work& work) const {
