@@ -8,8 +8,8 @@
 
 namespace scoremod::test {
 
-/// Replaces hopper/primitives.cuh on a host, after emulated_primitives(). WGMMAs, TMA loads and mbarriers are emulated
-/// so that a wait for one that comes too late or too early shows.
+/// Replaces `device hopper` in hopper/tiles.cuh on a host, after emulated_primitives(). WGMMAs, TMA loads and mbarriers
+/// are emulated so that a wait for one that comes too late or too early shows.
 std::string_view emulated_hopper_primitives();
 
 /// The counterpart of write_tensor_maps() for these.

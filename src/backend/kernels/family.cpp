@@ -40,32 +40,36 @@ Names kernels_of(const Module& module) {
   return kernels;
 }
 
-/// The kernel that a hole of this name holds, if it holds one.
-std::optional<std::string_view> kernel_in(std::string_view hole) {
-  constexpr std::string_view kPrefix = "kernel ";
-  return hole.starts_with(kPrefix) ? std::optional(hole.substr(kPrefix.size())) : std::nullopt;
+/// The rest of a hole's name that begins with this word.
+std::optional<std::string_view> name_behind(std::string_view word, std::string_view hole) {
+  return hole.starts_with(word) ? std::optional(hole.substr(word.size())) : std::nullopt;
 }
+/// The kernel, or the part of a device's own, that a hole of this name holds, if it holds one.
+std::optional<std::string_view> kernel_in(std::string_view hole) { return name_behind("kernel ", hole); }
+std::optional<std::string_view> device_part_in(std::string_view hole) { return name_behind("device ", hole); }
 
 /// The holes to fill in a text with these kernels.
 void add_holes(std::vector<std::string_view>& names, std::string_view text, const Names& kernels) {
   for (const std::string_view hole : cuda::holes_of(text)) {
     const auto kernel = kernel_in(hole);
-    if (!kernel)
+    if (!kernel && !device_part_in(hole))
       names.push_back(hole);
-    else if (kernels.contains(*kernel))
+    else if (!kernel || kernels.contains(*kernel))
       add_holes(names, cuda::part(text, hole), kernels);
   }
 }
 
 /// A text with these kernels, which are taken out of `missing`.
-std::string filled(const KernelSource& source, std::string_view text, const Names& kernels, Names& missing) {
+std::string filled(const KernelSource& source, std::string_view text, const Names& kernels, Names& missing,
+                   const Replacements& replacements) {
   std::string kept;
   return cuda::fill(text, [&](std::string_view hole) -> std::string_view {
-    const auto kernel = kernel_in(hole);
-    if (!kernel) return source.holes.at(hole).text;
-    if (!kernels.contains(*kernel)) return {};
-    missing.erase(*kernel);
-    return kept = filled(source, cuda::part(text, hole), kernels, missing);
+    const auto kernel = kernel_in(hole), device_part = device_part_in(hole);
+    if (!kernel && !device_part) return source.holes.at(hole).text;
+    if (kernel && !kernels.contains(*kernel)) return {};
+    if (kernel) missing.erase(*kernel);
+    if (device_part && replacements.contains(*device_part)) return replacements.at(*device_part);
+    return kept = filled(source, cuda::part(text, hole), kernels, missing, replacements);
   });
 }
 
@@ -151,11 +155,7 @@ std::string render(const KernelSource& source, const Module& module, const Repla
   const Names kernels = kernels_of(module);
   Names missing = kernels;
   std::string text;
-  for (const KernelFile* file : closure(module)) {
-    const auto replaced = replacements.find(file->path);
-    text +=
-        replaced != replacements.end() ? std::string(replaced->second) : filled(source, file->text, kernels, missing);
-  }
+  for (const KernelFile* file : closure(module)) text += filled(source, file->text, kernels, missing, replacements);
   if (!missing.empty()) fail_bug("no file of the module has the kernel '", *missing.begin(), "'");
   return text;
 }

@@ -38,7 +38,8 @@ using std::size_t;
 }  // namespace device
 
 // Sources of kernels, from .cuh files. A file's #include lines say what it needs, and its holes what a problem puts
-// into it. A file may hold several kernels, each in a hole `kernel NAME`: a module has those of them that it names.
+// into it. A file may hold several kernels, each in a hole `kernel NAME`: a module has those of them that it names. All
+// that kernels ask of a device stands in holes `device NAME`. A host runs them with a text of its own in these.
 
 /// The values of the holes of kernel files: one value for each name, in whichever files holes of this name are.
 class Holes {
@@ -83,7 +84,7 @@ struct KernelSource {
   std::vector<Module> modules;  ///< what their files include is not named
 };
 
-/// Texts by the paths of the files that they replace, for a host to run the kernels on.
+/// Texts by the names of the holes `device NAME` that they fill, for a host to run the kernels.
 using Replacements = std::map<std::string_view, std::string_view>;
 
 /// The module's files and all that they include, each once and after what it includes, with holes filled. A kernel that

@@ -15,7 +15,7 @@
 namespace scoremod::backend::kernels {
 namespace {
 
-constexpr std::string_view kHopperPrimitives = "backend/kernels/hopper/primitives.cuh";
+constexpr std::string_view kTiles = "backend/kernels/hopper/tiles.cuh";
 
 /// `count` numbers of registers in an instruction, from `first` on.
 std::string register_numbers(std::int64_t first, std::int64_t count) {
@@ -320,7 +320,7 @@ void fill_hopper(Holes& holes, const AttentionProblem& problem, Direction direct
   CanonicalWriter from;
   from.integer(static_cast<std::int64_t>(problem.dtype));
   for (const std::int64_t columns : hopper_product_columns(problem, direction, shape)) {
-    products += product_text(kHopperPrimitives, "product", columns, type);
+    products += product_text(kTiles, "product", columns, type);
     from.integer(columns);
   }
   holes.set_long("product", std::move(products), from.written());

@@ -142,11 +142,11 @@ std::vector<std::int64_t> hopper_product_columns(const AttentionProblem& problem
                                                  const HopperShape& shape);
 
 /// Text of an instruction of `columns` accumulators for the part of this name of a file: its holes are those of
-/// hopper/primitives.cuh's products.
+/// hopper/tiles.cuh's products.
 std::string product_text(std::string_view file, std::string_view name, std::int64_t columns, std::string_view type);
-/// Fills the holes of hopper/tiles.cuh.
+/// Fills the holes of hopper/tiles.cuh, but for its products.
 void fill_hopper_settings(Holes& holes, const AttentionProblem& problem, const HopperShape& shape, int query_stages);
-/// Fills the holes of hopper/tiles.cuh and hopper/primitives.cuh. Decode kernels have the shape of a forward there.
+/// Fills all holes of hopper/tiles.cuh. Decode kernels have the shape of a forward there.
 void fill_hopper(Holes& holes, const AttentionProblem& problem, Direction direction, const HopperShape& shape);
 
 }  // namespace scoremod::backend::kernels

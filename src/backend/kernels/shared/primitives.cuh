@@ -7,6 +7,7 @@
 #include "backend/kernels/shared/memory.cuh"
 #include "backend/kernels/shared/settings.cuh"
 
+/*{device shared}*/
 #define SCOREMOD_KERNEL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define SCOREMOD_MEMBER __device__ __forceinline__
 #define SCOREMOD_OUT_OF_LINE static __device__ __noinline__
@@ -169,3 +170,4 @@ SCOREMOD_FUNCTION unsigned pair_of(float low, float high) {
 }
 // prmt.b32: four bytes of x, numbers 0 to 3, and of y, 4 to 7; the selector's lowest hex digit names the lowest one.
 SCOREMOD_FUNCTION unsigned bytes_of(unsigned x, unsigned y, unsigned selector) { return __byte_perm(x, y, selector); }
+/*{}*/
