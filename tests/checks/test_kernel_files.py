@@ -10,16 +10,16 @@ sys.path.insert(0, str(ROOT / "tools" / "checks"))
 from kernel_files import device_files, folder_files, forward_files, host_files  # noqa: E402
 
 SRC = ROOT / "src"
-MOST_OF_FOLDER, MOST_OF_FORWARD = 62, 23
+MOST_OF_FOLDER, MOST_OF_FORWARD = 60, 21
 
 TREE = {
     "hopper/forward.cuh": ["hopper/tiles.cuh"],
-    "hopper/tiles.cuh": ["shared/settings.cuh"],
+    "hopper/tiles.cuh": ["shared/elements.cuh"],
     "hopper/backward.cuh": ["hopper/tiles.cuh"],
-    "hopper/family.hpp": ["shared/settings.cuh"],
+    "hopper/family.hpp": ["shared/elements.cuh"],
     "hopper/family.cpp": ["hopper/family.hpp", "operand_gradients/sums.hpp"],
     "hopper/shapes.cpp": ["hopper/family.hpp"],
-    "shared/settings.cuh": [],
+    "shared/elements.cuh": [],
     "backend/kernels_backend.cpp": ["hopper/family.hpp", "portable/family.hpp"],
     "backend/unused.hpp": [],
     "portable/family.hpp": [],
@@ -41,8 +41,8 @@ def names(files):
 
 
 def test_files_of_a_forward_are_found(src):
-    assert names(device_files(src)) == ["hopper/forward.cuh", "hopper/tiles.cuh", "shared/settings.cuh"]
-    assert names(host_files(src)) == ["backend/kernels_backend.cpp", "hopper/family.cpp", "hopper/family.hpp", "hopper/shapes.cpp", "shared/settings.cuh"]
+    assert names(device_files(src)) == ["hopper/forward.cuh", "hopper/tiles.cuh", "shared/elements.cuh"]
+    assert names(host_files(src)) == ["backend/kernels_backend.cpp", "hopper/family.cpp", "hopper/family.hpp", "hopper/shapes.cpp", "shared/elements.cuh"]
     assert names(forward_files(src)) == sorted({*names(device_files(src)), *names(host_files(src))})
     assert names(folder_files(src)) == sorted(TREE)
 

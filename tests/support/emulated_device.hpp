@@ -13,7 +13,7 @@
 
 namespace scoremod::test {
 
-/// Takes the place of `device shared` in shared/primitives.cuh on a host.
+/// Takes the place of `device shared` in shared/elements.cuh on a host.
 std::string_view emulated_primitives();
 std::string_view emulated_entry();
 /// All kernels of a source, in terms of the emulated primitives.

@@ -64,8 +64,8 @@ struct HopperShape : TileShape {
   /// Separate kernels write dk and dv: the accumulators of both would not fit into the registers.
   bool separate_dv = false;
   /// The CTAs that a device runs at once, if heads that share a KV head take turns in a `fused` backward. It is 0 if
-  /// they come one after the other. See kHeadsTakeTurns of settings.cuh. The number is an argument of the kernels, but
-  /// whether it is 0 is compiled in.
+  /// they come one after the other. See kHeadsTakeTurns of shared/elements.cuh. The number is an argument of the
+  /// kernels, but whether it is 0 is compiled in.
   int turn_ctas = 0;
 
   /// The threads of a CTA's producer warpgroup.

@@ -211,7 +211,7 @@ struct Product</*{columns}*/ 8 /*{}*/> {
 /*{}*/
 /*{}*/
 
-// Constants of Hopper kernels beside shared/settings.cuh.
+// Constants of Hopper kernels beside those of shared/elements.cuh.
 constexpr int kBoxRows = /*{box_rows}*/ 32 /*{}*/;         // the rows of each TMA load
 constexpr int kQueryStages = /*{query_stages}*/ 1 /*{}*/;  // the forward's stages of q tiles
 constexpr int kKeyStages = /*{key_stages}*/ 2 /*{}*/;      // the dQ kernel's stages of k and v tiles

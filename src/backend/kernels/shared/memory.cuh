@@ -11,7 +11,7 @@ constexpr long long kOffsetsStep = -1;
 constexpr int kAlignedRows = 1, kMappedRows = 2;
 
 /// A tensor of four dimensions; strides are in elements. A varlen tensor packs all batches one after the other. In a
-/// paged KV cache `batch` is the stride between pages; RowsOf of shared/rows.cuh finds the rows.
+/// paged KV cache `batch` is the stride between pages; RowsOf of shared/elements.cuh finds the rows.
 struct TensorArgument {
   void* data;
   long long batch, head, row, dim;

@@ -112,7 +112,7 @@ void set_mask(Holes& holes, const MaskKnowledge& mask) {
   holes.set("mask_keeps_prefix", flag(mask.keeps_prefix));
 }
 
-/// Fills the holes of shared/settings.cuh, the constants of a direction's kernels.
+/// Fills the holes of shared/elements.cuh, the constants of a direction's kernels.
 void fill_settings(Holes& holes, const compiler::CompiledProblem& compiled, const TileShape& shape,
                    const KernelTraits& traits, const MaskKnowledge& mask) {
   set_problem(holes, compiled.problem);

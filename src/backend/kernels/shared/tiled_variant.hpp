@@ -157,7 +157,7 @@ struct KernelFiles {
   Module large;  ///< each file is a module of its own
 };
 
-/// A family's shape as constants of shared texts (settings.cuh) and in the keys of stores, beside its TileShape. Both
+/// A family's shape as constants of shared texts (elements.cuh) and in the keys of stores, beside its TileShape. Both
 /// have one form for all families: a family sets what its kernels have, and leaves the rest as it is here.
 struct KernelTraits {
   const char* name = "";  ///< of the family in labels
