@@ -17,10 +17,6 @@
 
 namespace scoremod::backend::kernels {
 
-namespace device {
-#include "backend/kernels/hopper/storage.cuh"
-}  // namespace device
-
 /// The compute capability of the devices that have WGMMA, 9.0.
 inline constexpr int kHopperCapability = 90;
 /// Kernels of WGMMA and TMA, for sm_90 alone.

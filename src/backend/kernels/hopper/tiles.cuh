@@ -3,7 +3,7 @@
 // (cp.async.bulk.tensor), mbarriers and named barriers. By setmaxnreg warpgroups hand registers to one another.
 #pragma once
 
-#include "backend/kernels/hopper/storage.cuh"
+#include "backend/kernels/shared/memory.cuh"
 #include "backend/kernels/shared/tiles.cuh"
 
 /*{device hopper}*/
@@ -251,7 +251,7 @@ SCOREMOD_FUNCTION void warpgroup_sync() { meet(kWarpgroupBarrier + own_group(), 
 
 SCOREMOD_FUNCTION constexpr int blocks_of(int dim) { return SwizzledTile{1, dim}.blocks; }
 SCOREMOD_FUNCTION constexpr int tile_bytes(int rows, int dim) { return SwizzledTile{rows, dim}.bytes; }
-static_assert(sizeof(Barrier) == kBarrierBytes, "as storage.cuh has it");
+static_assert(sizeof(Barrier) == kBarrierBytes, "as memory.cuh has it");
 
 // Shared memory from the first address on that the 128-byte swizzle allows.
 SCOREMOD_FUNCTION unsigned char* aligned_tiles(unsigned char* shared) {
