@@ -1,5 +1,6 @@
 """The kernels' folder and the path of one Hopper forward have no more files than this, so that a reader can follow one."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -54,6 +55,12 @@ def test_the_folder_has_few_files():
 def test_a_forward_has_few_files():
     files = forward_files(SRC)
     assert len(files) <= MOST_OF_FORWARD, "\n".join(files)
+
+
+def test_the_page_lists_the_files_of_a_forward():
+    page = (ROOT / "docs" / "internals" / "adding_a_kernel_family.md").read_text().split("## The files of one Hopper forward")[1]
+    listed = [file.removeprefix("backend/kernels/") for file in re.findall(r"`([\w/]+\.[ch]\w+)`", page)]
+    assert sorted(listed) == sorted(names(forward_files(SRC)))
 
 
 def test_a_forward_has_its_main_files():
