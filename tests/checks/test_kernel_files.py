@@ -1,5 +1,6 @@
 """The kernels' folder and the path of one Hopper forward have no more files than this, so that a reader can follow one."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -10,16 +11,16 @@ sys.path.insert(0, str(ROOT / "tools" / "checks"))
 from kernel_files import device_files, folder_files, forward_files, host_files  # noqa: E402
 
 SRC = ROOT / "src"
-MOST_OF_FOLDER, MOST_OF_FORWARD = 68, 28
+MOST_OF_FOLDER, MOST_OF_FORWARD = 59, 20
 
 TREE = {
     "hopper/forward.cuh": ["hopper/tiles.cuh"],
-    "hopper/tiles.cuh": ["shared/settings.cuh"],
+    "hopper/tiles.cuh": ["shared/elements.cuh"],
     "hopper/backward.cuh": ["hopper/tiles.cuh"],
-    "hopper/family.hpp": ["shared/settings.cuh"],
+    "hopper/family.hpp": ["shared/elements.cuh"],
     "hopper/family.cpp": ["hopper/family.hpp", "operand_gradients/sums.hpp"],
     "hopper/shapes.cpp": ["hopper/family.hpp"],
-    "shared/settings.cuh": [],
+    "shared/elements.cuh": [],
     "backend/kernels_backend.cpp": ["hopper/family.hpp", "portable/family.hpp"],
     "backend/unused.hpp": [],
     "portable/family.hpp": [],
@@ -41,8 +42,8 @@ def names(files):
 
 
 def test_files_of_a_forward_are_found(src):
-    assert names(device_files(src)) == ["hopper/forward.cuh", "hopper/tiles.cuh", "shared/settings.cuh"]
-    assert names(host_files(src)) == ["backend/kernels_backend.cpp", "hopper/family.cpp", "hopper/family.hpp", "hopper/shapes.cpp", "shared/settings.cuh"]
+    assert names(device_files(src)) == ["hopper/forward.cuh", "hopper/tiles.cuh", "shared/elements.cuh"]
+    assert names(host_files(src)) == ["backend/kernels_backend.cpp", "hopper/family.cpp", "hopper/family.hpp", "hopper/shapes.cpp", "shared/elements.cuh"]
     assert names(forward_files(src)) == sorted({*names(device_files(src)), *names(host_files(src))})
     assert names(folder_files(src)) == sorted(TREE)
 
@@ -56,16 +57,21 @@ def test_a_forward_has_few_files():
     assert len(files) <= MOST_OF_FORWARD, "\n".join(files)
 
 
+def test_the_page_lists_the_files_of_a_forward():
+    page = (ROOT / "docs" / "internals" / "adding_a_kernel_family.md").read_text().split("## The files of one Hopper forward")[1]
+    listed = [file.removeprefix("backend/kernels/") for file in re.findall(r"`([\w/]+\.[ch]\w+)`", page)]
+    assert sorted(listed) == sorted(names(forward_files(SRC)))
+
+
 def test_a_forward_has_its_main_files():
     """A rule that no longer follows the code would pass the others."""
     main = [
         "backend/kernels_backend.cpp",
-        "backend/recipe.cpp",
+        "backend/plan.cpp",
+        "family.cpp",
         "family.hpp",
         "hopper/family.cpp",
         "hopper/shapes.cpp",
-        "text/kernel_source.cpp",
         "shared/softmax.cuh",
-        "workspace/call.cpp",
     ]
     assert set(main) <= set(names(forward_files(SRC)))

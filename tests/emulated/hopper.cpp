@@ -1,4 +1,4 @@
-// Primitives of hopper/primitives.cuh. TMA loads complete at any time between their issue and the end of their
+// Primitives of hopper/tiles.cuh. TMA loads complete at any time between their issue and the end of their
 // barrier's phase: at once, or when nothing else can go on. WGMMAs read shared memory and registers, and write their
 // accumulators, only when a thread waits for them, the latest time that a device allows. Until then the accumulators
 // hold another number. It is finite, because kernels recompute results that are not.

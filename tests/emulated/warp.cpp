@@ -1,4 +1,4 @@
-// Primitives of shared/primitives.cuh: products, matrices, shuffles and asynchronous copies of a warp's threads.
+// Primitives of shared/elements.cuh: products, matrices, shuffles and asynchronous copies of a warp's threads.
 #include "emulated/state.hpp"
 
 namespace emulated {

@@ -46,9 +46,9 @@ void run_kernels(const backend::kernels::KernelCall& kernels, const EmulatedLaun
 }  // namespace
 
 std::string emulated_text(const backend::kernels::KernelSource& source) {
-  return render_all(source, {{"backend/kernels/shared/primitives.cuh", emulated_primitives()},
-                             {"backend/kernels/hopper/primitives.cuh", emulated_hopper_primitives()},
-                             {"backend/kernels/float8/primitives.cuh", emulated_float8_primitives()}});
+  return render_all(source, {{"shared", emulated_primitives()},
+                             {"hopper", emulated_hopper_primitives()},
+                             {"float8", emulated_float8_primitives()}});
 }
 
 EmulatedLaunches::EmulatedLaunches(std::string text, const std::vector<KernelLaunch>& launches, const Fault& fault,

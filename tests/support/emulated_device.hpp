@@ -5,15 +5,15 @@
 #include <utility>
 #include <vector>
 
+#include "backend/kernels/backend/kernels_backend.hpp"
 #include "backend/kernels/family.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
-#include "backend/kernels/workspace/call.hpp"
 #include "support/host_library.hpp"
 #include "support/tiled_call.hpp"
 
 namespace scoremod::test {
 
-/// Takes the place of shared/primitives.cuh on a host.
+/// Takes the place of `device shared` in shared/elements.cuh on a host.
 std::string_view emulated_primitives();
 std::string_view emulated_entry();
 /// All kernels of a source, in terms of the emulated primitives.

@@ -4,18 +4,18 @@
 
 #include "scoremod/problem.hpp"
 
-#include "backend/kernels/workspace/call.hpp"
+#include "backend/kernels/family.hpp"
 
 namespace scoremod::test {
 
-/// Replaces hopper/primitives.cuh on a host, after emulated_primitives(). WGMMAs, TMA loads and mbarriers are emulated
-/// so that a wait for one that comes too late or too early shows.
+/// Replaces `device hopper` in hopper/tiles.cuh on a host, after emulated_primitives(). WGMMAs, TMA loads and mbarriers
+/// are emulated so that a wait for one that comes too late or too early shows.
 std::string_view emulated_hopper_primitives();
 
 /// The counterpart of write_tensor_maps() for these.
 void write_emulated_maps(const AttentionProblem& problem, backend::kernels::ArgumentBytes& arguments);
 
-/// Text in place of backend/kernels/float8/primitives.cuh, after that of emulated_hopper_primitives(): WGMMAs of e4m3.
+/// Text in place of `device float8` in float8/tiles.cuh, after that of emulated_hopper_primitives(): WGMMAs of e4m3.
 /// Their sums keep as few digits as a Hopper device's.
 std::string_view emulated_float8_primitives();
 

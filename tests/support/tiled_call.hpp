@@ -4,12 +4,13 @@
 #include <span>
 #include <variant>
 
+#include "backend/kernels/backend/kernels_backend.hpp"
+#include "backend/kernels/family.hpp"
 #include "backend/kernels/float8/family.hpp"
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/portable/family.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/kernels/split_kv/family.hpp"
-#include "backend/kernels/workspace/call.hpp"
 
 namespace scoremod::backend::kernels {
 

@@ -19,12 +19,11 @@
 #include "backend/candidate.hpp"
 #include "backend/cuda/modules/kernel_module.hpp"
 #include "backend/kernels/family.hpp"
-#include "backend/kernels/text/kernel_source.hpp"
-#include "backend/kernels/workspace/call.hpp"
 #include "backend/memory_space.hpp"
 #include "backend/plan.hpp"
 #include "base/canonical_bytes.hpp"
 #include "compiler/compiled_problem.hpp"
+#include "masks/mask_class.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::backend {
@@ -37,6 +36,40 @@ const Backend& kernels_backend();
 const Backend& operand_kernels_backend();
 
 namespace kernels {
+
+/// The calls of one plan: everything but a device.
+class KernelCall {
+ public:
+  KernelCall(const compiler::CompiledProblem& problem, Direction direction, CallLayout layout);
+
+  const AttentionProblem& problem() const { return problem_; }
+  const std::vector<KernelLaunch>& launches() const { return layout_.launches(); }
+  CacheLines cache_lines() const { return layout_.cache_lines; }
+  Maps maps() const { return layout_.maps; }
+  /// Whether a kernel takes tensor maps that it uses.
+  bool is_mapped() const;
+  /// The size of a workspace that is aligned to 16 bytes.
+  std::size_t workspace_bytes() const { return layout_.workspace_bytes(); }
+
+  /// Launches that are made once, and their memory, which stays the caller's; later arguments() point to it.
+  const std::vector<KernelLaunch>& launches_once() const { return layout_.launches_once(); }
+  std::size_t bytes_once() const { return layout_.bytes_once(); }
+  void set_memory_once(void* memory) { once_ = static_cast<std::byte*>(memory); }
+  ArgumentBytes arguments_once() const { return common_arguments({}, {}, nullptr); }
+
+  ArgumentBytes arguments(const ForwardTensors& tensors, const CallParameters& parameters, std::byte* workspace) const;
+  ArgumentBytes arguments(const BackwardTensors& tensors, const CallParameters& parameters, std::byte* workspace) const;
+
+ private:
+  ArgumentBytes common_arguments(const CallParameters& parameters, std::span<const void* const> operands,
+                                 std::byte* workspace) const;
+
+  AttentionProblem problem_;
+  masks::MaskClass mask_class_;
+  std::vector<int> constants_;  ///< of the program, that are arguments
+  CallLayout layout_;
+  std::byte* once_ = nullptr;
+};
 
 /// A tensor of a call, and its sizes as its map has them.
 struct MappedTensor {

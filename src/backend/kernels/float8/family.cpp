@@ -7,8 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "backend/kernels/family.hpp"
 #include "backend/kernels/hopper/family.hpp"
-#include "backend/kernels/workspace/call.hpp"
 #include "backend/unsupported.hpp"
 #include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
@@ -78,13 +78,13 @@ class Float8Variant final : public ShapedVariant<Float8Shape> {
   }
 
   void fill(Holes& holes, const Work& work) const override {
-    constexpr std::string_view kPrimitives = "backend/kernels/float8/primitives.cuh";
+    constexpr std::string_view kTiles = "backend/kernels/float8/tiles.cuh";
     fill_hopper_settings(holes, work.problem.problem, HopperShape{shape()}, 1);
     holes.set("product", "");
     std::string products;
     CanonicalWriter from;
     for (const std::int64_t columns : std::set<std::int64_t>{shape().keys, work.problem.problem.dim_v / 2}) {
-      products += product_text(kPrimitives, "float8_product", columns, "e4m3.e4m3");
+      products += product_text(kTiles, "float8_product", columns, "e4m3.e4m3");
       from.integer(columns);
     }
     holes.set_long("float8_product", std::move(products), from.written());

@@ -1,7 +1,7 @@
 // Shared memory of the kernels with FP8 products, in the form that shared/memory.cuh describes.
 #pragma once
 
-#include "backend/kernels/hopper/storage.cuh"
+#include "backend/kernels/shared/memory.cuh"
 
 // The forward. Its tiles of v are of v^T: rows are dims, and keys lie along them.
 struct Float8ForwardStorage {

@@ -6,17 +6,16 @@
 #include <utility>
 
 #include "backend/cuda/text/kernel_text.hpp"
-#include "backend/kernels/mask/mask.hpp"
+#include "backend/kernels/family.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
-#include "backend/kernels/workspace/call.hpp"
 #include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
 
-constexpr std::string_view kHopperPrimitives = "backend/kernels/hopper/primitives.cuh";
+constexpr std::string_view kTiles = "backend/kernels/hopper/tiles.cuh";
 
 /// `count` numbers of registers in an instruction, from `first` on.
 std::string register_numbers(std::int64_t first, std::int64_t count) {
@@ -321,7 +320,7 @@ void fill_hopper(Holes& holes, const AttentionProblem& problem, Direction direct
   CanonicalWriter from;
   from.integer(static_cast<std::int64_t>(problem.dtype));
   for (const std::int64_t columns : hopper_product_columns(problem, direction, shape)) {
-    products += product_text(kHopperPrimitives, "product", columns, type);
+    products += product_text(kTiles, "product", columns, type);
     from.integer(columns);
   }
   holes.set_long("product", std::move(products), from.written());

@@ -12,16 +12,10 @@
 #include "scoremod/problem.hpp"
 
 #include "backend/kernels/family.hpp"
-#include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
-#include "backend/kernels/text/kernel_source.hpp"
 #include "backend/plan.hpp"
 
 namespace scoremod::backend::kernels {
-
-namespace device {
-#include "backend/kernels/hopper/storage.cuh"
-}  // namespace device
 
 /// The compute capability of the devices that have WGMMA, 9.0.
 inline constexpr int kHopperCapability = 90;
@@ -66,8 +60,8 @@ struct HopperShape : TileShape {
   /// Separate kernels write dk and dv: the accumulators of both would not fit into the registers.
   bool separate_dv = false;
   /// The CTAs that a device runs at once, if heads that share a KV head take turns in a `fused` backward. It is 0 if
-  /// they come one after the other. See kHeadsTakeTurns of settings.cuh. The number is an argument of the kernels, but
-  /// whether it is 0 is compiled in.
+  /// they come one after the other. See kHeadsTakeTurns of shared/elements.cuh. The number is an argument of the
+  /// kernels, but whether it is 0 is compiled in.
   int turn_ctas = 0;
 
   /// The threads of a CTA's producer warpgroup.
@@ -144,11 +138,11 @@ std::vector<std::int64_t> hopper_product_columns(const AttentionProblem& problem
                                                  const HopperShape& shape);
 
 /// Text of an instruction of `columns` accumulators for the part of this name of a file: its holes are those of
-/// hopper/primitives.cuh's products.
+/// hopper/tiles.cuh's products.
 std::string product_text(std::string_view file, std::string_view name, std::int64_t columns, std::string_view type);
-/// Fills the holes of hopper/tiles.cuh.
+/// Fills the holes of hopper/tiles.cuh, but for its products.
 void fill_hopper_settings(Holes& holes, const AttentionProblem& problem, const HopperShape& shape, int query_stages);
-/// Fills the holes of hopper/tiles.cuh and hopper/primitives.cuh. Decode kernels have the shape of a forward there.
+/// Fills all holes of hopper/tiles.cuh. Decode kernels have the shape of a forward there.
 void fill_hopper(Holes& holes, const AttentionProblem& problem, Direction direction, const HopperShape& shape);
 
 }  // namespace scoremod::backend::kernels

@@ -3,9 +3,9 @@
 
 #include "analysis/keep_nodes.hpp"
 #include "backend/few_rows.hpp"
+#include "backend/kernels/family.hpp"
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/shared/tile_time.hpp"
-#include "backend/kernels/workspace/call.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
 

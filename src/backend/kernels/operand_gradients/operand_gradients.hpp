@@ -10,7 +10,6 @@
 #include "backend/cuda/text/program_source.hpp"
 #include "backend/kernels/family.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
-#include "backend/kernels/text/kernel_source.hpp"
 #include "backend/plan.hpp"
 #include "compiler/compiled_problem.hpp"
 

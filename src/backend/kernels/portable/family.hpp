@@ -9,8 +9,6 @@
 
 #include "backend/kernels/family.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
-#include "backend/kernels/text/kernel_source.hpp"
-#include "backend/kernels/workspace/call.hpp"
 #include "backend/plan.hpp"
 #include "compiler/compiled_problem.hpp"
 

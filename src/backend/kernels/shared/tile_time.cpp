@@ -7,7 +7,6 @@
 
 #include "analysis/dependence.hpp"
 #include "analysis/keep_nodes.hpp"
-#include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/measured_at.hpp"
 #include "base/fail.hpp"

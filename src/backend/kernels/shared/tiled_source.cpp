@@ -5,11 +5,10 @@
 #include "analysis/differences.hpp"
 #include "backend/cuda/text/kernel_text.hpp"
 #include "backend/cuda/text/program_source.hpp"
-#include "backend/kernels/mask/mask.hpp"
+#include "backend/kernels/family.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tile_time.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
-#include "backend/kernels/text/kernel_source.hpp"
 #include "backend/of_structure.hpp"
 #include "backend/program_structure.hpp"
 #include "base/canonical_bytes.hpp"
@@ -113,7 +112,7 @@ void set_mask(Holes& holes, const MaskKnowledge& mask) {
   holes.set("mask_keeps_prefix", flag(mask.keeps_prefix));
 }
 
-/// Fills the holes of shared/settings.cuh, the constants of a direction's kernels.
+/// Fills the holes of shared/elements.cuh, the constants of a direction's kernels.
 void fill_settings(Holes& holes, const compiler::CompiledProblem& compiled, const TileShape& shape,
                    const KernelTraits& traits, const MaskKnowledge& mask) {
   set_problem(holes, compiled.problem);
@@ -427,7 +426,7 @@ void fill_attention(Holes& holes, const Work& work, const TileShape& shape, cons
 
 Module block_mask_files(const compiler::CompiledProblem& compiled, Direction direction) {
   if (!mask_knowledge(compiled, direction).has_states()) return {};
-  return {{"backend/kernels/mask/block_mask.cuh"}};
+  return {{"backend/kernels/shared/block_mask.cuh"}};
 }
 
 KernelSource TiledVariant::source(const Work& work) const {

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "backend/cuda/text/program_source.hpp"
-#include "backend/kernels/mask/mask.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
 #include "problem/implied_operands.hpp"

@@ -1,8 +1,8 @@
 // Tiles of q, k, v and d_o in shared memory, accumulators over them, and the tiles that a mask leaves.
 #pragma once
 
+#include "backend/kernels/shared/elements.cuh"
 #include "backend/kernels/shared/memory.cuh"
-#include "backend/kernels/shared/rows.cuh"
 
 struct Arguments {
   AttentionArguments call;

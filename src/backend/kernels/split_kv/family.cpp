@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "backend/kernels/hopper/family.hpp"
-#include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/shared/tile_time.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/measured_at.hpp"

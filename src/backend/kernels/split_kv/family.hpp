@@ -9,7 +9,6 @@
 
 #include "backend/candidate.hpp"
 #include "backend/device_properties.hpp"
-#include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "compiler/compiled_problem.hpp"
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <array>
 
+#include "backend/kernels/family.hpp"
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/split_kv/family.hpp"
-#include "backend/kernels/workspace/call.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
 #include "problem/implied_operands.hpp"

@@ -2,7 +2,7 @@
 // place of their tiles of keys when these are no longer needed.
 #pragma once
 
-#include "backend/kernels/hopper/storage.cuh"
+#include "backend/kernels/shared/memory.cuh"
 
 // A split-KV partial: rows of the output of some keys. Behind a row's outputs are its running max, which is raised
 // lazily, its sum and its largest value. Eight rows at one column lie in different banks.

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/mask/mask.hpp"
+#include "backend/kernels/shared/tiled_variant.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"

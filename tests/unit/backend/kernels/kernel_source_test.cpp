@@ -1,7 +1,5 @@
 // Which kernels of a file a module has, and which holes it fills for them.
 
-#include "backend/kernels/text/kernel_source.hpp"
-
 #include <array>
 
 #include <gtest/gtest.h>
@@ -9,15 +7,17 @@
 #include "scoremod/error.hpp"
 
 #include "backend/cuda/text/kernel_text.hpp"
+#include "backend/kernels/family.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
 
-const std::array<cuda::KernelFile, 1> kFiles{
+const std::array<cuda::KernelFile, 2> kFiles{
     {{"test/two.cuh",
       "shared /*{s}*/ 0 /*{}*/;\n/*{kernel one}*/one /*{o}*/ 1 /*{}*/;\n/*{}*/\n/*{kernel two}*/two;\n/*{}*/\n",
       "digest",
-      {}}}};
+      {}},
+     {"test/device.cuh", "a;\n/*{device shared}*/asks /*{s}*/ 0 /*{}*/;\n/*{}*/b;\n", "another", {}}}};
 
 class KernelSources : public testing::Test {
  protected:
@@ -58,6 +58,19 @@ TEST_F(KernelSources, HaveKeysByTheirKernelsAndTheHolesOfThese) {
   EXPECT_NE(key_of(of({kOne}, 1)), key_of(of({kOne}, 2)));
   EXPECT_EQ(key_of(of({kTwo}, 1)), key_of(of({kTwo}, 2)));
   EXPECT_NE(structure_of(of({kOne})), structure_of(of({kTwo})));
+}
+
+TEST_F(KernelSources, HaveAHostsTextInPlaceOfADevicesAlone) {
+  const auto made = [](int s) {
+    KernelSource source;
+    source.holes.set("s", s);
+    source.modules = {{{"test/device.cuh"}}};
+    return source;
+  };
+  EXPECT_EQ(render_all(made(5)), "a;\nasks 5;\nb;\n");
+  EXPECT_EQ(render_all(made(5), {{"shared", "host;\n"}}), "a;\nhost;\nb;\n");
+  EXPECT_EQ(render_all(made(5), {{"other", "host;\n"}}), "a;\nasks 5;\nb;\n");
+  EXPECT_NE(key_of(made(5)), key_of(made(6)));
 }
 
 TEST_F(KernelSources, WithAKernelThatNoFileHasAreABug) {

@@ -10,7 +10,6 @@
 #include "scoremod/error.hpp"
 
 #include "backend/kernels/hopper/family.hpp"
-#include "backend/kernels/mask/mask.hpp"
 #include "backend/kernels/operand_gradients/operand_gradients.hpp"
 #include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/kernels/split_kv/family.hpp"

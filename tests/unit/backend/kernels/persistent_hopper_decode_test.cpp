@@ -8,9 +8,9 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/kernels/family.hpp"
 #include "backend/kernels/hopper/family.hpp"
 #include "backend/kernels/split_kv/family.hpp"
-#include "backend/kernels/workspace/call.hpp"
 #include "base/concat.hpp"
 #include "problem/row_addressing.hpp"
 #include "support/attention_kernels_cases.hpp"

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/kernels/backend/kernels_backend.hpp"
-#include "backend/kernels/workspace/call.hpp"
+#include "backend/kernels/family.hpp"
 #include "compiler/pipeline.hpp"
 #include "support/problem_for.hpp"
 #include "unit/backend/kernels/kernel_candidates.hpp"

@@ -1,5 +1,3 @@
-#include "backend/kernels/mask/mask.hpp"
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -12,6 +10,7 @@
 #include "analysis/keep_nodes.hpp"
 #include "backend/cuda/text/kernel_text.hpp"
 #include "backend/cuda/text/program_source.hpp"
+#include "backend/kernels/shared/tiled_variant.hpp"
 #include "backend/of_structure.hpp"
 #include "base/fail.hpp"
 #include "ir/builder.hpp"
@@ -133,7 +132,7 @@ MaskKnowledge find_knowledge(const compiler::CompiledProblem& problem, Direction
 /// Masks with more nodes get no intervals, which would take the compiler longer than they save.
 constexpr std::size_t kMaxNodes = 160;
 
-/// The functions of mask/block_mask.cuh, by what they take and give; null where a result may be anything.
+/// The functions of shared/block_mask.cuh, by what they take and give; null where a result may be anything.
 const char* int_function(Op op) {
   switch (op) {
     case Op::kAdd: return "int_add";
@@ -305,10 +304,6 @@ class MaskRanges {
 
 }  // namespace
 
-const Program& program_of(const compiler::CompiledProblem& problem, Direction direction) {
-  return direction == Direction::kForward ? problem.forward.program : problem.backward->program;
-}
-
 MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction direction) {
   if (program_of(problem, direction).keep() == kNoNode) return {};
   return *of_structure<MaskKnowledge>(problem, direction, [&] { return find_knowledge(problem, direction); });
@@ -321,7 +316,7 @@ std::string mask_ranges_function(const AttentionProblem& problem, const Program&
   if (!statements.empty()) {
     for (const NodeId term : terms) keep = concat("truth_and(", keep, ", ", ProgramSource::variable(term), ")");
   }
-  return cuda::fill(cuda::part(cuda::file_text("backend/kernels/mask/block_mask.cuh"), "mask_over"),
+  return cuda::fill(cuda::part(cuda::file_text("backend/kernels/shared/block_mask.cuh"), "mask_over"),
                     {{"statements", statements}, {"keep", keep}});
 }
 

@@ -1,16 +1,16 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <future>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
-#include <string_view>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -23,11 +23,14 @@
 #include "backend/cuda/device/runtime_call.hpp"
 #include "backend/cuda/device/workspace_alignment.hpp"
 #include "backend/cuda/modules/kernel_module.hpp"
-#include "backend/cuda/modules/runtime_compiler.hpp"
+#include "backend/cuda/text/program_source.hpp"
 #include "backend/kernels/backend/kernels_backend.hpp"
-#include "backend/kernels/shared/tiled_variant.hpp"
-#include "backend/kernels/workspace/call.hpp"
+#include "backend/of_structure.hpp"
 #include "base/fail.hpp"
+#include "ir/builder.hpp"
+#include "problem/dropout_mask.hpp"
+#include "problem/implied_operands.hpp"
+#include "problem/row_addressing.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -154,47 +157,137 @@ class KernelsPlan final : public Plan {
   LoadedKernels kernels_;
 };
 
-/// To be raised when build() refuses for other reasons.
-constexpr int kRefusalRevision = 1;
+/// The differences kv - q that a band keeps, in local indices, cut to what the sizes allow: beyond them every
+/// difference is alike, and sums with indices stay in i32.
+std::pair<int, int> band_of(const AttentionProblem& p, const masks::MaskClass& mask, const IndexOffsets& offsets) {
+  const std::int64_t least = -p.seq_q, greatest = p.seq_kv;
+  std::int64_t lowest = least, highest = greatest;
+  if (mask.kind == masks::MaskKind::kEmpty) std::swap(lowest, highest);
+  if (mask.band) {
+    const masks::Band band = masks::top_left(*mask.band, p.seq_q, p.seq_kv);
+    // The band is told in global indices: (kv + key offset) - (q + query offset).
+    const std::int64_t shift = std::int64_t{offsets.query} - offsets.key;
+    if (band.left) lowest = std::clamp(shift - *band.left, least, greatest);
+    if (band.right) highest = std::clamp(shift + *band.right, least, greatest);
+  }
+  return {static_cast<int>(lowest), static_cast<int>(highest)};
+}
 
-struct Compiled {
-  std::string image, report;
+/// The values of cuda::argument_constants().
+struct ArgumentConstants {
+  std::vector<int> values;
 };
 
-Compiled compiled(const std::string& text, int compute_capability, cuda::Instructions instructions) {
-  Compiled made;
-  made.image = cuda::compile_kernels(text, compute_capability, &made.report, instructions);
-  return made;
-}
-
-/// All modules, side by side: the first in this thread.
-std::vector<Compiled> compiled(const std::vector<std::string>& texts, int compute_capability,
-                               cuda::Instructions instructions) {
-  std::vector<std::future<Compiled>> others;
-  for (std::size_t i = 1; i < texts.size(); ++i) {
-    others.push_back(std::async(std::launch::async, [&texts, i, compute_capability, instructions] {
-      return compiled(texts[i], compute_capability, instructions);
-    }));
+/// The arguments of a call of the problem, but for its tensors and places in its workspace; `mask` and the values of
+/// cuda::argument_constants() are the direction's.
+ArgumentBytes arguments_of(const AttentionProblem& p, const masks::MaskClass& mask, std::span<const int> constants,
+                           const CallParameters& parameters, std::span<const void* const> operands) {
+  ArgumentBytes bytes(p);
+  device::AttentionArguments& call = bytes.call();
+  call.batch = static_cast<int>(p.batch);
+  call.heads_q = static_cast<int>(p.heads_q);
+  call.group = static_cast<int>(p.heads_q / p.heads_kv);
+  call.seq_q = static_cast<int>(p.seq_q);
+  call.seq_kv = static_cast<int>(p.seq_kv);
+  call.offset_b = parameters.offsets.batch;
+  call.offset_h = parameters.offsets.head;
+  call.offset_q = parameters.offsets.query;
+  call.offset_kv = parameters.offsets.key;
+  std::tie(call.lowest, call.highest) = band_of(p, mask, parameters.offsets);
+  call.scale = parameters.scale;
+  if (p.paged && !operands.empty()) {
+    const auto lengths = problem::RowAddressing(p, problem::TensorRole::kK).lengths();
+    call.lengths_kv = lengths->at(operands, 0);
+    call.length_step = lengths->outer;
   }
-  std::vector<Compiled> made{compiled(texts.front(), compute_capability, instructions)};
-  for (std::future<Compiled>& other : others) made.push_back(other.get());
-  return made;
+  static_assert(std::size(decltype(call.constants){}) == cuda::kMaxArgumentConstants);
+  std::ranges::copy(constants, call.constants);
+  const problem::DropoutMask dropout(p.dropout, parameters.dropout_seed, parameters.dropout_offset);
+  call.dropout = {
+      {dropout.key()[0], dropout.key()[1]}, dropout.threshold(), static_cast<float>(dropout.factor()), nullptr, 0, 0};
+  if (p.dropout_keys) {
+    const auto number = problem::operand_number(p.program, problem::kDropoutKeys);
+    if (!number) fail_bug("a problem with keys of dropout whose program does not declare them");
+    const auto strides = problem::strides_of(problem::spec_of(p, *number));
+    call.dropout.batch = strides[0];
+    call.dropout.word = strides[1];
+    if (!operands.empty()) call.dropout.keys = static_cast<const unsigned*>(operands[*number]);
+  }
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    const OperandSpec& spec = problem::spec_of(p, static_cast<std::uint32_t>(i));
+    const auto strides = problem::strides_of(spec);
+    device::OperandArgument& operand = bytes.operand(i);
+    operand.data = operands[i];
+    for (std::size_t d = 0; d < spec.shape.size(); ++d) {
+      operand.stride[d] = spec.shape[d] == 1 ? 0 : strides[d];
+      operand.extent[d] = static_cast<int>(spec.shape[d]);
+    }
+  }
+  return bytes;
 }
 
-bool has_strides(const AttentionProblem& problem) {
-  const auto has = [](const std::optional<TensorLayout>& tensor) { return tensor && tensor->strides; };
-  return problem.q.strides || problem.k.strides || problem.v.strides || problem.o.strides || has(problem.d_o) ||
-         has(problem.dq) || has(problem.dk) || has(problem.dv);
-}
-
-/// Whether two problems of one structure, of which `other` has these branches, have the same.
-bool has_branches(const AttentionProblem& problem, const AttentionProblem& other, const Branches& branches) {
-  if (has_strides(problem) || has_strides(other)) return branches_of(problem) == branches;
-  // Each stride of a dense tensor is a multiple of its head dim, which is of the structure.
-  return (problem.heads_q == problem.heads_kv) == (other.heads_q == other.heads_kv);
+/// Places the tensors that calls of both directions have.
+template <class Tensors>
+void place_tensors_of_both(const AttentionProblem& p, const Tensors& tensors, device::AttentionArguments& call) {
+  call.q = tensor_argument(p, TensorRole::kQ, tensors.q, tensors.operands);
+  call.k = tensor_argument(p, TensorRole::kK, tensors.k, tensors.operands);
+  call.v = tensor_argument(p, TensorRole::kV, tensors.v, tensors.operands);
+  call.o = tensor_argument(p, TensorRole::kO, tensors.o, tensors.operands);
 }
 
 }  // namespace
+
+KernelCall::KernelCall(const compiler::CompiledProblem& problem, Direction direction, CallLayout layout)
+    : problem_(problem.problem),
+      mask_class_(direction == Direction::kForward ? problem.forward.mask : problem.backward->mask),
+      layout_(std::move(layout)) {
+  constants_ = of_structure<ArgumentConstants>(problem, direction, [&] {
+                 const Program& program = program_of(problem, direction);
+                 ArgumentConstants constants;
+                 for (const NodeId node : cuda::argument_constants(program))
+                   constants.values.push_back(ir::constant_i32(program.nodes()[node]));
+                 return constants;
+               })->values;
+}
+
+bool KernelCall::is_mapped() const {
+  return maps() != Maps::kUnused && std::ranges::any_of(launches(), &KernelLaunch::mapped);
+}
+
+ArgumentBytes KernelCall::common_arguments(const CallParameters& parameters, std::span<const void* const> operands,
+                                           std::byte* workspace) const {
+  ArgumentBytes bytes = arguments_of(problem_, mask_class_, constants_, parameters, operands);
+  layout_.write(bytes, workspace, once_);
+  if (const auto operand = layout_.loaded_bias; operand && !operands.empty())
+    bytes.call().copied = copied_argument(problem_, *operand, operands[*operand]);
+  return bytes;
+}
+
+ArgumentBytes KernelCall::arguments(const ForwardTensors& tensors, const CallParameters& parameters,
+                                    std::byte* workspace) const {
+  ArgumentBytes bytes = common_arguments(parameters, tensors.operands, workspace);
+  device::AttentionArguments& call = bytes.call();
+  place_tensors_of_both(problem_, tensors, call);
+  call.lse = tensors.lse;
+  call.max_logit = tensors.max_logit;
+  return bytes;
+}
+
+ArgumentBytes KernelCall::arguments(const BackwardTensors& tensors, const CallParameters& parameters,
+                                    std::byte* workspace) const {
+  ArgumentBytes bytes = common_arguments(parameters, tensors.operands, workspace);
+  device::AttentionArguments& call = bytes.call();
+  const AttentionProblem& p = problem_;
+  place_tensors_of_both(p, tensors, call);
+  call.d_o = tensor_argument(p, TensorRole::kDO, tensors.d_o, tensors.operands);
+  call.dq = tensor_argument(p, TensorRole::kDQ, tensors.dq, tensors.operands);
+  call.dk = tensor_argument(p, TensorRole::kDK, tensors.dk, tensors.operands);
+  call.dv = tensor_argument(p, TensorRole::kDV, tensors.dv, tensors.operands);
+  call.lse = const_cast<float*>(tensors.lse);
+  for (std::size_t operand = 0; operand < tensors.d_operands.size(); ++operand)
+    bytes.operand(operand).gradient = tensors.d_operands[operand];
+  return bytes;
+}
 
 std::array<MappedTensor, TensorMaps::kCount> mapped_tensors(const AttentionProblem& problem,
                                                             device::AttentionArguments& call) {
@@ -299,118 +392,6 @@ std::shared_ptr<LoadedModules> Images::loaded(std::optional<std::uint64_t> conte
   std::shared_ptr<LoadedModules>& modules = loaded_[*context];
   if (modules == nullptr || modules->keeps_much()) modules = std::make_shared<LoadedModules>(modules_);
   return modules;
-}
-
-KernelsRecipe::KernelsRecipe(compiler::CompiledProblem problem, Direction direction, const KernelFamily& family,
-                             std::shared_ptr<const Variant> variant, std::vector<OperandTarget> targets)
-    : problem_(std::move(problem)),
-      branches_(branches_of(problem_.problem)),
-      direction_(direction),
-      family_(family),
-      variant_(std::move(variant)),
-      targets_(std::move(targets)) {}
-
-BuildResult KernelsRecipe::build(const Target& target) const {
-  const std::vector<std::string> texts = render_modules(source());
-  std::string report;
-  std::vector<std::string> images;
-  for (Compiled& module : compiled(texts, target.device.compute_capability, variant_->instructions())) {
-    report += module.report;
-    images.push_back(std::move(module.image));
-  }
-  const auto refused = [&](const auto&... why) {
-    return BuildResult{nullptr, concat(variant_->label(work()), ": ", why...)};
-  };
-  if (serializes_products(report)) return refused("ptxas serializes WGMMAs");
-  const std::int64_t spill_bytes = register_spill_bytes(report);
-  if (spill_bytes > variant_->harmless_spill() && !variant_->may_spill())
-    return refused(spill_bytes, " bytes of registers spill");
-  return {std::make_shared<const Images>(std::move(images)), ""};
-}
-
-std::optional<CallLayout> KernelsRecipe::layout_at_sizes_of(const compiler::CompiledProblem& problem,
-                                                            const DeviceProperties& device) const {
-  // Which gradients are summed beside dq, dk and dv hangs on the sizes.
-  if (!targets_.empty() || !has_branches(problem.problem, problem_.problem, branches_)) return std::nullopt;
-  const Work work{problem, direction_, {}};
-  if (!family_.objections(work, &device).empty()) return std::nullopt;
-  std::shared_ptr<const Variant> same = variant_->at_sizes_of(work, device);
-  if (!same) same = same_variant(work, device);
-  if (!same) return std::nullopt;
-  CallLayout layout = same->layout(work);
-  if (!memory_objections(layout.launches(), device).empty()) return std::nullopt;
-  return layout;
-}
-
-std::optional<ExecutablePlan> KernelsRecipe::plan_at_sizes_of(const compiler::CompiledProblem& problem,
-                                                              const DeviceProperties& device, const Artifact& artifact,
-                                                              const PlanOptions& options) const {
-  std::optional<CallLayout> layout = layout_at_sizes_of(problem, device);
-  if (!layout) return std::nullopt;
-  return plan_of(problem, std::move(*layout), artifact, options);
-}
-
-std::optional<ExecutablePlan> KernelsRecipe::plan_on_few_blocks(const Artifact& artifact) const {
-  const std::shared_ptr<const Variant> few = variant_->on_few_ctas();
-  if (!few) return std::nullopt;
-  return plan_of(problem_, few->layout(work()), artifact, {});
-}
-
-std::shared_ptr<const Variant> KernelsRecipe::same_variant(const Work& work, const DeviceProperties& device) const {
-  std::vector<UnsupportedReason> left_out;
-  for (auto& variant : family_.variants(work, device, left_out))
-    if (variant->is_same(*variant_)) return std::move(variant);
-  return nullptr;
-}
-
-void KernelsRecipe::write_refusal_terms(CanonicalWriter& to) const {
-  to.integer(kRefusalRevision).integer(variant_->harmless_spill()).boolean(variant_->may_spill());
-  to.integer(cuda::compiler_version());
-}
-
-std::shared_ptr<const Artifact> KernelsRecipe::load(std::span<const std::byte> bytes, const Target&) const {
-  return std::make_shared<const Images>(bytes);
-}
-
-ExecutablePlan KernelsRecipe::plan(std::shared_ptr<const Artifact> artifact, const PlanOptions& options) const {
-  ExecutablePlan plan = plan_of(problem_, variant_->layout(work()), *artifact, options);
-  plan.note = variant_->label(work());
-  return plan;
-}
-
-ExecutablePlan KernelsRecipe::plan_of(const compiler::CompiledProblem& problem, CallLayout layout,
-                                      const Artifact& artifact, const PlanOptions& options) const {
-  std::shared_ptr<LoadedModules> modules = dynamic_cast<const Images&>(artifact).loaded(options.context);
-  KernelCall call(problem, direction_, std::move(layout));
-  ExecutablePlan plan;
-  if (direction_ == Direction::kForward)
-    plan.forward = forward_plan(std::move(call), std::move(modules));
-  else
-    plan.backward = backward_plan(std::move(call), std::move(modules));
-  return plan;
-}
-
-// Both functions search without <regex>, of which GCC 12 warns with a sanitizer (GCC bug 105562).
-
-bool serializes_products(const std::string& report) {
-  for (std::size_t at = report.find("wgmma"); at != std::string::npos; at = report.find("wgmma", at + 1)) {
-    const std::size_t serialized = report.find("serialized", at);
-    if (serialized < report.find('\n', at)) return true;
-  }
-  return false;
-}
-
-std::int64_t register_spill_bytes(const std::string& report) {
-  constexpr std::string_view kWords = " bytes spill ";
-  std::int64_t most = 0;
-  for (std::size_t at = report.find(kWords); at != std::string::npos; at = report.find(kWords, at + 1)) {
-    std::size_t begin = at;
-    while (begin > 0 && report[begin - 1] >= '0' && report[begin - 1] <= '9') --begin;
-    std::int64_t bytes = 0;
-    std::from_chars(report.data() + begin, report.data() + at, bytes);
-    most = std::max(most, bytes);
-  }
-  return most;
 }
 
 }  // namespace scoremod::backend::kernels

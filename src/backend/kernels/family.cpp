@@ -1,26 +1,108 @@
-#include "backend/kernels/workspace/call.hpp"
+#include "backend/kernels/family.hpp"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <iterator>
 #include <numeric>
 #include <random>
-#include <tuple>
-#include <utility>
+#include <set>
 
-#include "backend/cuda/text/program_source.hpp"
-#include "backend/kernels/mask/mask.hpp"
-#include "backend/of_structure.hpp"
 #include "base/fail.hpp"
-#include "ir/builder.hpp"
-#include "problem/dropout_mask.hpp"
-#include "problem/implied_operands.hpp"
 #include "problem/row_addressing.hpp"
-#include "problem/tensor_view.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
+
+using cuda::KernelFile;
+
+/// Larger programs become functions that are called: a copy for every element of a thread's tile would take NVRTC
+/// minutes, and leave the instruction cache.
+constexpr std::size_t kMaxInlinedNodes = 120;
+
+/// Adds a file after what it includes, unless it is there.
+void add_closure(std::vector<const KernelFile*>& files, std::string_view path) {
+  const KernelFile& file = cuda::kernel_file(path);
+  if (std::ranges::find(files, &file) != files.end()) return;
+  for (const std::string_view included : file.includes) add_closure(files, included);
+  files.push_back(&file);
+}
+
+std::vector<const KernelFile*> closure(const Module& module) {
+  std::vector<const KernelFile*> files;
+  for (const ModuleFile& file : module) add_closure(files, file.path);
+  return files;
+}
+
+using Names = std::set<std::string_view>;
+
+Names kernels_of(const Module& module) {
+  Names kernels;
+  for (const ModuleFile& file : module) kernels.insert(file.kernels.begin(), file.kernels.end());
+  return kernels;
+}
+
+/// The rest of a hole's name that begins with this word.
+std::optional<std::string_view> name_behind(std::string_view word, std::string_view hole) {
+  return hole.starts_with(word) ? std::optional(hole.substr(word.size())) : std::nullopt;
+}
+/// The kernel, or the part of a device's own, that a hole of this name holds, if it holds one.
+std::optional<std::string_view> kernel_in(std::string_view hole) { return name_behind("kernel ", hole); }
+std::optional<std::string_view> device_part_in(std::string_view hole) { return name_behind("device ", hole); }
+
+/// The holes to fill in a text with these kernels.
+void add_holes(std::vector<std::string_view>& names, std::string_view text, const Names& kernels) {
+  for (const std::string_view hole : cuda::holes_of(text)) {
+    const auto kernel = kernel_in(hole);
+    if (!kernel && !device_part_in(hole))
+      names.push_back(hole);
+    else if (!kernel || kernels.contains(*kernel))
+      add_holes(names, cuda::part(text, hole), kernels);
+  }
+}
+
+/// A text with these kernels, which are taken out of `missing`.
+std::string filled(const KernelSource& source, std::string_view text, const Names& kernels, Names& missing,
+                   const Replacements& replacements) {
+  std::string kept;
+  return cuda::fill(text, [&](std::string_view hole) -> std::string_view {
+    const auto kernel = kernel_in(hole), device_part = device_part_in(hole);
+    if (!kernel && !device_part) return source.holes.at(hole).text;
+    if (kernel && !kernels.contains(*kernel)) return {};
+    if (kernel) missing.erase(*kernel);
+    if (device_part && replacements.contains(*device_part)) return replacements.at(*device_part);
+    return kept = filled(source, cuda::part(text, hole), kernels, missing, replacements);
+  });
+}
+
+Module all_of(const KernelSource& source) {
+  Module all;
+  for (const Module& module : source.modules) all.insert(all.end(), module.begin(), module.end());
+  return all;
+}
+
+template <class WriteHole>
+Bytes canonical_bytes(const KernelSource& source, const WriteHole& write_hole) {
+  CanonicalWriter out;
+  for (const Module& module : source.modules) {
+    out.list(module.size());
+    for (const ModuleFile& file : module) {
+      out.text(cuda::kernel_file(file.path).digest).list(file.kernels.size());
+      for (const std::string_view kernel : file.kernels) out.text(kernel);
+    }
+  }
+  const Module all = all_of(source);
+  const Names kernels = kernels_of(all);
+  Names written;
+  // The digests and the kernels say which holes follow, and their names with them.
+  for (const KernelFile* file : closure(all)) {
+    out.text(file->digest);
+    std::vector<std::string_view> names;
+    add_holes(names, file->text, kernels);
+    for (const std::string_view name : names) {
+      if (written.insert(name).second) write_hole(out, source.holes.at(name));
+    }
+  }
+  return out.written();
+}
 
 using problem::TensorRole;
 
@@ -34,22 +116,6 @@ bool has_aligned_rows(const device::TensorArgument& tensor, std::int64_t element
          tensor.row % word == 0 && reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
 }
 
-/// The differences kv - q that a band keeps, in local indices, cut to what the sizes allow: beyond them every
-/// difference is alike, and sums with indices stay in i32.
-std::pair<int, int> band_of(const AttentionProblem& p, const masks::MaskClass& mask, const IndexOffsets& offsets) {
-  const std::int64_t least = -p.seq_q, greatest = p.seq_kv;
-  std::int64_t lowest = least, highest = greatest;
-  if (mask.kind == masks::MaskKind::kEmpty) std::swap(lowest, highest);
-  if (mask.band) {
-    const masks::Band band = masks::top_left(*mask.band, p.seq_q, p.seq_kv);
-    // The band is told in global indices: (kv + key offset) - (q + query offset).
-    const std::int64_t shift = std::int64_t{offsets.query} - offsets.key;
-    if (band.left) lowest = std::clamp(shift - *band.left, least, greatest);
-    if (band.right) highest = std::clamp(shift + *band.right, least, greatest);
-  }
-  return {static_cast<int>(lowest), static_cast<int>(highest)};
-}
-
 constexpr std::size_t kAlignment = 16;
 constexpr std::size_t kUsualPieces = 4;  ///< of one layout
 
@@ -58,11 +124,6 @@ std::uint64_t next_call_number() {
   static std::atomic<std::uint64_t> last{std::uint64_t{std::random_device{}()} << 16};
   return ++last & 0xffff'ffff'ffff;
 }
-
-/// The values of cuda::argument_constants().
-struct ArgumentConstants {
-  std::vector<int> values;
-};
 
 /// tensor_argument() without the offsets or the page table that say where rows lie.
 device::TensorArgument dense_argument(const AttentionProblem& problem, TensorRole role, const void* data) {
@@ -79,16 +140,77 @@ device::TensorArgument dense_argument(const AttentionProblem& problem, TensorRol
   return tensor;
 }
 
-/// Places the tensors that calls of both directions have.
-template <class Tensors>
-void place_tensors_of_both(const AttentionProblem& p, const Tensors& tensors, device::AttentionArguments& call) {
-  call.q = tensor_argument(p, TensorRole::kQ, tensors.q, tensors.operands);
-  call.k = tensor_argument(p, TensorRole::kK, tensors.k, tensors.operands);
-  call.v = tensor_argument(p, TensorRole::kV, tensors.v, tensors.operands);
-  call.o = tensor_argument(p, TensorRole::kO, tensors.o, tensors.operands);
+}  // namespace
+
+void Holes::add(std::string_view name, Value value) {
+  if (!values_.try_emplace(name, std::move(value)).second) fail_bug("hole '", name, "' of kernel text is filled twice");
 }
 
-}  // namespace
+const Holes::Value& Holes::at(std::string_view name) const {
+  const auto found = values_.find(name);
+  if (found == values_.end()) fail_bug("nothing to fill hole '", name, "' of kernel text with");
+  return found->second;
+}
+
+std::string render(const KernelSource& source, const Module& module, const Replacements& replacements) {
+  const Names kernels = kernels_of(module);
+  Names missing = kernels;
+  std::string text;
+  for (const KernelFile* file : closure(module)) text += filled(source, file->text, kernels, missing, replacements);
+  if (!missing.empty()) fail_bug("no file of the module has the kernel '", *missing.begin(), "'");
+  return text;
+}
+
+std::vector<std::string> render_modules(const KernelSource& source) {
+  std::vector<std::string> texts;
+  for (const Module& module : source.modules) texts.push_back(render(source, module));
+  return texts;
+}
+
+std::string render_all(const KernelSource& source, const Replacements& replacements) {
+  return render(source, all_of(source), replacements);
+}
+
+Bytes key_of(const KernelSource& source) {
+  return canonical_bytes(source, [](CanonicalWriter& out, const Holes::Value& hole) {
+    if (hole.follows_from)
+      out.bytes(*hole.follows_from);
+    else
+      out.text(hole.text);
+  });
+}
+
+Bytes structure_of(const KernelSource& source) {
+  return canonical_bytes(source, [](CanonicalWriter& out, const Holes::Value& hole) {
+    if (hole.structure)
+      out.bytes(*hole.structure);
+    else if (hole.follows_from)
+      out.bytes(*hole.follows_from);
+    else
+      out.text(hole.text);
+  });
+}
+
+const char* linkage(const Program& program) {
+  return program.nodes().size() > kMaxInlinedNodes ? "SCOREMOD_OUT_OF_LINE" : "SCOREMOD_FUNCTION";
+}
+
+std::string with_operands(const cuda::ProgramSource& source, const std::string& statements) {
+  std::string text;
+  for (const std::uint32_t operand : source.operands())
+    text += concat("const void* ", cuda::ProgramSource::operand_name(operand), " = p.operands[", operand, "].data;\n");
+  return text + statements;
+}
+
+std::string keep_variable(const Program& program) {
+  return program.keep() == kNoNode ? "true" : cuda::ProgramSource::variable(program.keep());
+}
+
+std::vector<NodeId> forward_nodes(const Program& program) {
+  std::vector<NodeId> nodes{program.value()};
+  if (program.keep() != kNoNode) nodes.push_back(program.keep());
+  return nodes;
+}
 
 int box_rows_of(const AttentionProblem& problem) {
   // Swizzled tiles repeat after 8 rows.
@@ -206,52 +328,6 @@ void write_branches(CanonicalWriter& out, const Branches& branches) {
   for (const bool branch : branches) out.boolean(branch);
 }
 
-ArgumentBytes arguments_of(const AttentionProblem& p, const masks::MaskClass& mask, std::span<const int> constants,
-                           const CallParameters& parameters, std::span<const void* const> operands) {
-  ArgumentBytes bytes(p);
-  device::AttentionArguments& call = bytes.call();
-  call.batch = static_cast<int>(p.batch);
-  call.heads_q = static_cast<int>(p.heads_q);
-  call.group = static_cast<int>(p.heads_q / p.heads_kv);
-  call.seq_q = static_cast<int>(p.seq_q);
-  call.seq_kv = static_cast<int>(p.seq_kv);
-  call.offset_b = parameters.offsets.batch;
-  call.offset_h = parameters.offsets.head;
-  call.offset_q = parameters.offsets.query;
-  call.offset_kv = parameters.offsets.key;
-  std::tie(call.lowest, call.highest) = band_of(p, mask, parameters.offsets);
-  call.scale = parameters.scale;
-  if (p.paged && !operands.empty()) {
-    const auto lengths = problem::RowAddressing(p, problem::TensorRole::kK).lengths();
-    call.lengths_kv = lengths->at(operands, 0);
-    call.length_step = lengths->outer;
-  }
-  static_assert(std::size(decltype(call.constants){}) == cuda::kMaxArgumentConstants);
-  std::ranges::copy(constants, call.constants);
-  const problem::DropoutMask dropout(p.dropout, parameters.dropout_seed, parameters.dropout_offset);
-  call.dropout = {
-      {dropout.key()[0], dropout.key()[1]}, dropout.threshold(), static_cast<float>(dropout.factor()), nullptr, 0, 0};
-  if (p.dropout_keys) {
-    const auto number = problem::operand_number(p.program, problem::kDropoutKeys);
-    if (!number) fail_bug("a problem with keys of dropout whose program does not declare them");
-    const auto strides = problem::strides_of(problem::spec_of(p, *number));
-    call.dropout.batch = strides[0];
-    call.dropout.word = strides[1];
-    if (!operands.empty()) call.dropout.keys = static_cast<const unsigned*>(operands[*number]);
-  }
-  for (std::size_t i = 0; i < operands.size(); ++i) {
-    const OperandSpec& spec = problem::spec_of(p, static_cast<std::uint32_t>(i));
-    const auto strides = problem::strides_of(spec);
-    device::OperandArgument& operand = bytes.operand(i);
-    operand.data = operands[i];
-    for (std::size_t d = 0; d < spec.shape.size(); ++d) {
-      operand.stride[d] = spec.shape[d] == 1 ? 0 : strides[d];
-      operand.extent[d] = static_cast<int>(spec.shape[d]);
-    }
-  }
-  return bytes;
-}
-
 void CallLayout::Pieces::add(std::size_t size, std::function<void(ArgumentBytes&, std::byte*)> point, bool behind) {
   if (!behind) bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   // A new size of a known problem makes a layout, and a growing vector takes half of its time.
@@ -298,56 +374,8 @@ void CallLayout::write(ArgumentBytes& to, std::byte* workspace, std::byte* once)
   once_.write(to, once);
 }
 
-KernelCall::KernelCall(const compiler::CompiledProblem& problem, Direction direction, CallLayout layout)
-    : problem_(problem.problem),
-      mask_class_(direction == Direction::kForward ? problem.forward.mask : problem.backward->mask),
-      layout_(std::move(layout)) {
-  constants_ = of_structure<ArgumentConstants>(problem, direction, [&] {
-                 const Program& program = program_of(problem, direction);
-                 ArgumentConstants constants;
-                 for (const NodeId node : cuda::argument_constants(program))
-                   constants.values.push_back(ir::constant_i32(program.nodes()[node]));
-                 return constants;
-               })->values;
-}
-
-bool KernelCall::is_mapped() const {
-  return maps() != Maps::kUnused && std::ranges::any_of(launches(), &KernelLaunch::mapped);
-}
-
-ArgumentBytes KernelCall::common_arguments(const CallParameters& parameters, std::span<const void* const> operands,
-                                           std::byte* workspace) const {
-  ArgumentBytes bytes = arguments_of(problem_, mask_class_, constants_, parameters, operands);
-  layout_.write(bytes, workspace, once_);
-  if (const auto operand = layout_.loaded_bias; operand && !operands.empty())
-    bytes.call().copied = copied_argument(problem_, *operand, operands[*operand]);
-  return bytes;
-}
-
-ArgumentBytes KernelCall::arguments(const ForwardTensors& tensors, const CallParameters& parameters,
-                                    std::byte* workspace) const {
-  ArgumentBytes bytes = common_arguments(parameters, tensors.operands, workspace);
-  device::AttentionArguments& call = bytes.call();
-  place_tensors_of_both(problem_, tensors, call);
-  call.lse = tensors.lse;
-  call.max_logit = tensors.max_logit;
-  return bytes;
-}
-
-ArgumentBytes KernelCall::arguments(const BackwardTensors& tensors, const CallParameters& parameters,
-                                    std::byte* workspace) const {
-  ArgumentBytes bytes = common_arguments(parameters, tensors.operands, workspace);
-  device::AttentionArguments& call = bytes.call();
-  const AttentionProblem& p = problem_;
-  place_tensors_of_both(p, tensors, call);
-  call.d_o = tensor_argument(p, TensorRole::kDO, tensors.d_o, tensors.operands);
-  call.dq = tensor_argument(p, TensorRole::kDQ, tensors.dq, tensors.operands);
-  call.dk = tensor_argument(p, TensorRole::kDK, tensors.dk, tensors.operands);
-  call.dv = tensor_argument(p, TensorRole::kDV, tensors.dv, tensors.operands);
-  call.lse = const_cast<float*>(tensors.lse);
-  for (std::size_t operand = 0; operand < tensors.d_operands.size(); ++operand)
-    bytes.operand(operand).gradient = tensors.d_operands[operand];
-  return bytes;
+const Program& program_of(const compiler::CompiledProblem& problem, Direction direction) {
+  return direction == Direction::kForward ? problem.forward.program : problem.backward->program;
 }
 
 }  // namespace scoremod::backend::kernels
