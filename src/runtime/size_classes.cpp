@@ -34,7 +34,7 @@ std::size_t SizeClassHash::operator()(const SizeClass& size_class) const {
   return hash ^ (hash >> 32);
 }
 
-Fastest FastestPlans::find(const SizeClass& size_class) const {
+Fastest FastestPlans::find(const SizeClass& size_class) {
   const std::scoped_lock lock(mutex_);
   const auto found = found_.find(size_class);
   if (found == found_.end()) return {};
