@@ -149,12 +149,23 @@ struct PieceWalk {
 // Tiles of rows whose keys several teams of the persistent decode kernel share. Their partials lie in call.parts. The
 // CTA merges those of its teams, and the last of the CTAs that share a tile merges theirs.
 
+// A tile's partials: that of the last share lies elsewhere if the tile ends there.
+struct PartList {
+  const float* first;
+  int count;
+  bool ends;
+
+  SCOREMOD_MEMBER const float* at(int i, int floats) const {
+    return first + (2ll * i - (ends && i == count - 1 ? 1 : 0)) * floats;
+  }
+};
+
 // A tile that the CTA has not all keys of, or that several of its teams share; b is negative where there is none.
 struct OpenTile {
   KeyShare own;
   int count;
   long long first;
-  bool came_last;  // whether the CTA is the last one that stored its partial
+  PartList merged;  // that the CTA merges next
 
   SCOREMOD_MEMBER long long end() const { return first + count; }
 };
@@ -190,43 +201,44 @@ SCOREMOD_FUNCTION OpenParts share_of_cta(const AttentionArguments& call, const l
   return parts;
 }
 
-// A row's partials, in ascending order: that of the last share lies elsewhere if the tile ends there.
-struct PartList {
-  const float* first;
-  int count, floats;
-  bool ends;
-
-  SCOREMOD_MEMBER const float* at(int i) const { return first + (2ll * i - (ends && i == count - 1 ? 1 : 0)) * floats; }
-};
-SCOREMOD_FUNCTION PartList parts_of_teams(const AttentionArguments& call, const OpenParts& parts, const OpenTile& tile,
-                                          int row) {
+// A tile's partials of teams, or of CTAs, in ascending order.
+SCOREMOD_FUNCTION PartList parts_of_teams(const AttentionArguments& call, const OpenParts& parts,
+                                          const OpenTile& tile) {
   const long long begin = tile.first < parts.teams.first ? parts.teams.first : tile.first;
   const bool ends = tile.end() <= parts.end();
   const int first = parts.teams.part_of(begin), last = parts.teams.part_of((ends ? tile.end() : parts.end()) - 1);
-  return {parts.of_team(call, first, true) + row * kPartRow, last - first + 1, parts.floats, ends};
+  return {parts.of_team(call, first, true), last - first + 1, ends};
 }
-SCOREMOD_FUNCTION PartList parts_of_ctas(const AttentionArguments& call, const OpenParts& parts, const OpenTile& tile,
-                                         int row) {
+SCOREMOD_FUNCTION PartList parts_of_ctas(const AttentionArguments& call, const OpenParts& parts, const OpenTile& tile) {
   const int first = parts.ctas.part_of(tile.first), last = parts.ctas.part_of(tile.end() - 1);
-  return {parts.of_cta(call, first, true) + row * kPartRow, last - first + 1, parts.floats, true};
+  return {parts.of_cta(call, first, true), last - first + 1, true};
 }
 
-// Merges rows 0 to `count`, each of list_of(row). A list without parts is passed over, but names memory that may be
-// read. A warp merges several rows at once, and has loads of several parts of all in flight, because each waits for
-// memory twice. First the lanes look at a part each, and then all of them add up each part.
-template <class ListOf, class Store>
-SCOREMOD_FUNCTION void merge_lists(int count, const ListOf& list_of, const Store& store) {
-  constexpr int kAtOnce = MergedRow::kFours > 2 ? 2 : 4, kPartsAtOnce = MergedRow::kFours > 1 ? 2 : 4;
+// Stores a merged row of the tile in o; returns whether an output is not finite.
+SCOREMOD_FUNCTION bool store_row(const Arguments& p, const KeyShare& own, const MergedRow& merged, int row) {
+  const RowOwner of = owner_of(p.call, own.h, own.first_row() + row);
+  return is_there(p.call, own.b, of.q) && store_merged(p, merged, own.b, of.h, of.q);
+}
+
+// Merges the partials that the tiles name: into o and lse, or those of teams into the CTA's own partial of a tile that
+// it shares with others. A warp merges two rows at once, and has loads of several parts of both in flight, because each
+// waits for memory twice. First the lanes look at a part each, and then all of them add up each part.
+SCOREMOD_FUNCTION void merge_rows(const Arguments& p, const OpenParts& parts, const OpenTile* tiles, int count,
+                                  bool of_teams, int* not_finite) {
+  constexpr int kAtOnce = 2, kPartsAtOnce = MergedRow::kFours > 2 ? 2 : 4;
+  const int tile_rows = rows_of_head(p.call) < kQueries ? rows_of_head(p.call) : kQueries, end = count * tile_rows;
 #pragma unroll 1
-  for (int first = threadIdx.x / 32; first < count; first += kAtOnce * kWarps) {
+  for (int first = threadIdx.x / 32; first < end; first += kAtOnce * kWarps) {
     MergedRow rows[kAtOnce];
     PartList lists[kAtOnce];
     int most = 0;
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int row = first + i * kWarps;
-      lists[i] = list_of(row < count ? row : first);
-      if (row >= count) lists[i].count = 0;
+      const int number = first + i * kWarps < end ? first + i * kWarps : first, row = number % tile_rows;
+      const OpenTile& tile = tiles[number / tile_rows];
+      lists[i] = tile.merged;
+      lists[i].first += row * kPartRow;
+      if (first + i * kWarps >= end || row >= rows_of_tile(p.call, tile.own)) lists[i].count = 0;
       rows[i].clear();
       most = larger(most, lists[i].count);
     }
@@ -236,7 +248,7 @@ SCOREMOD_FUNCTION void merge_lists(int count, const ListOf& list_of, const Store
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const bool there = part < lists[i].count;
-        rows[i].look_at(lists[i].at(there ? part : 0), there);
+        rows[i].look_at(lists[i].at(there ? part : 0, parts.floats), there);
       }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) rows[i].look_at_lanes();
@@ -247,74 +259,50 @@ SCOREMOD_FUNCTION void merge_lists(int count, const ListOf& list_of, const Store
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           const bool there = part + next < lists[i].count;
-          rows[i].add(lists[i].at(there ? part + next : 0), there);
+          rows[i].add(lists[i].at(there ? part + next : 0, parts.floats), there);
         }
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
-      if (lists[i].count > 0) store(first + i * kWarps, rows[i]);
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (lists[i].count == 0) continue;
+      const int number = first + i * kWarps, row = number % tile_rows;
+      const OpenTile& tile = tiles[number / tile_rows];
+      if (of_teams && parts.is_shared(tile))
+        rows[i].store(parts.of_cta(p.call, parts.cta, tile.end() > parts.end()) + row * kPartRow);
+      else if (store_row(p, tile.own, rows[i], row))
+        not_finite[number / tile_rows] = 1;
+    }
   }
 }
 
-// Stores a merged row of the tile in o; returns whether an output is not finite.
-SCOREMOD_FUNCTION bool store_row(const Arguments& p, const KeyShare& own, const MergedRow& merged, int row) {
-  const RowOwner of = owner_of(p.call, own.h, own.first_row() + row);
-  return is_there(p.call, own.b, of.q) && store_merged(p, merged, own.b, of.h, of.q);
-}
-
-// Merges the partials of the CTA's teams: into o and lse, or into the CTA's own partial of a tile that it shares with
-// others. All threads of the CTA call it, and all partials of the teams are visible to them.
-SCOREMOD_FUNCTION void merge_teams(const Arguments& p, const OpenParts& parts, const OpenTile* tiles, int* not_finite) {
+// Merges the partials of the CTA's teams, and then those of all CTAs that share a tile, where this one came last. All
+// threads that have the CTA's rows call it after they stored their partials. Without `by_teams` these are the CTA's.
+SCOREMOD_FUNCTION void merge_open_tiles(const Arguments& p, const OpenParts& parts, OpenTile* tiles, int count,
+                                        bool by_teams, int* not_finite) {
   const AttentionArguments& call = p.call;
-  const int rows = rows_of_head(call) < kQueries ? rows_of_head(call) : kQueries;
-  merge_lists((kTeams + 1) * rows,
-              [&](int i) {
-                const OpenTile& tile = tiles[i / rows];
-                if (tile.own.b < 0 || i % rows >= rows_of_tile(call, tile.own))
-                  return PartList{call.parts, 0, 0, false};
-                return parts_of_teams(call, parts, tile, i % rows);
-              },
-              [&](int i, const MergedRow& merged) {
-                const OpenTile& tile = tiles[i / rows];
-                if (parts.is_shared(tile))
-                  merged.store(parts.of_cta(call, parts.cta, tile.end() > parts.end()) + i % rows * kPartRow);
-                else if (store_row(p, tile.own, merged, i % rows))
-                  not_finite[i / rows] = 1;
-              });
-}
-
-// Merges the partials of all CTAs that share the tiles, of those to which this one came last. All threads that have
-// the CTA's rows call it after they stored its partials.
-SCOREMOD_FUNCTION void merge_ctas(const Arguments& p, const OpenParts& parts, OpenTile* tiles, int count,
-                                  int* not_finite) {
-  const AttentionArguments& call = p.call;
-  const int rows = rows_of_head(call) < kQueries ? rows_of_head(call) : kQueries;
-  order_memory();
-  block_barrier();
-  if (threadIdx.x < count) {
-    OpenTile& tile = tiles[threadIdx.x];
-    tile.came_last = tile.own.b >= 0 && parts.is_shared(tile) &&
-                     comes_last(call, tile.own, parts_of_ctas(call, parts, tile, 0).count);
+#pragma unroll 1
+  for (bool of_teams = by_teams;; of_teams = false) {
+    if (!of_teams) order_memory();
+    block_barrier();
+    if (threadIdx.x < count) {
+      OpenTile& tile = tiles[threadIdx.x];
+      PartList merged{call.parts, 0, false};
+      if (tile.own.b >= 0 && (of_teams || parts.is_shared(tile))) {
+        merged = of_teams ? parts_of_teams(call, parts, tile) : parts_of_ctas(call, parts, tile);
+        if (!of_teams && !comes_last(call, tile.own, merged.count)) merged.count = 0;
+      }
+      tile.merged = merged;
+    }
+    block_barrier();
+    if (!of_teams) order_memory();
+    merge_rows(p, parts, tiles, count, of_teams, not_finite);
+    if (!of_teams) return;
   }
-  block_barrier();
-  order_memory();
-  merge_lists(
-      count * rows,
-      [&](int i) {
-        const OpenTile& tile = tiles[i / rows];
-        if (!tile.came_last || i % rows >= rows_of_tile(call, tile.own)) return PartList{call.parts, 0, 0, false};
-        return parts_of_ctas(call, parts, tile, i % rows);
-      },
-      [&](int i, const MergedRow& merged) {
-        if (store_row(p, tiles[i / rows].own, merged, i % rows)) not_finite[i / rows] = 1;
-      });
 }
 
 // Ends the tiles that several teams share, when all of the CTA's teams have stored their partials.
 SCOREMOD_FUNCTION void end_open_tiles(const Arguments& p, const OpenParts& parts, OpenTile* tiles, int* not_finite,
                                       float* scratch) {
-  block_barrier();
-  merge_teams(p, parts, tiles, not_finite);
-  merge_ctas(p, parts, tiles, kTeams + 1, not_finite);
+  merge_open_tiles(p, parts, tiles, kTeams + 1, true, not_finite);
   block_barrier();
 #pragma unroll 1
   for (int i = 0; i <= kTeams; ++i)

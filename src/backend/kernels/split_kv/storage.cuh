@@ -64,7 +64,7 @@ struct PersistentDecodeStorage {
   StageStorage stage{keys, dim_qk, dim_v, key_bytes, row_scales};
   int stages_bytes = stages * stage.bytes;
   int ring_bytes = stages_bytes > part.bytes ? stages_bytes : part.bytes;
-  int open_tile_bytes = 40;
+  int open_tile_bytes = 48;
 
   int q = 0;  // of all teams
   int rings = q + teams * q_tile.bytes;
@@ -85,7 +85,7 @@ struct StreamedDecodeStorage {
   StageStorage stage{keys, dim_qk, dim_v, 2, false};
   int ring_bytes = stages * stage.bytes;
   int row_again_bytes = 2 * 32 * (int)sizeof(float);  // of forward_row(), by each team
-  int open_tile_bytes = 40, notes_bytes = 168;
+  int open_tile_bytes = 48, notes_bytes = 168;
 
   int q = 0;  // of all teams
   int rings = q + teams * q_tile.bytes;
@@ -109,7 +109,7 @@ struct HopperDecodeStorage {
   int ring_bytes = stages * (k_tile.bytes + v_tile.bytes);
   int rings_bytes = teams * ring_bytes, parts_bytes = persistent ? 0 : teams * part.bytes;
   int team_barriers = 4 * stages;
-  int open_tile_bytes = 40, open_tiles_count = persistent ? teams + 1 : 0;
+  int open_tile_bytes = 48, open_tiles_count = persistent ? teams + 1 : 0;
 
   int q = 0;
   int rings = q + (persistent ? teams : 1) * q_tile.bytes;  // of all teams; each is its stages of k, then those of v
@@ -130,7 +130,7 @@ struct WideDecodeStorage {
 
   SwizzledTile q_tile{queries, dim_qk}, key_tile{keys, dim_qk > dim_v ? dim_qk : dim_v};
   int weights_bytes = queries * keys * 2;
-  int step_bytes = 80, open_tile_bytes = 40, open_tiles_count = 2;
+  int step_bytes = 80, open_tile_bytes = 48, open_tiles_count = 2;
 
   int q = 0;
   int ring = q + q_tile.bytes;

@@ -193,7 +193,7 @@ SCOREMOD_FUNCTION void consume(const Arguments& p, const WideTiles& tiles, const
     consume_piece(p, tiles, parts, walk, mine);
   }
   block_barrier();
-  merge_ctas(p, parts, tiles.open_tiles, kWideStorage.open_tiles_count, tiles.not_finite);
+  merge_open_tiles(p, parts, tiles.open_tiles, kWideStorage.open_tiles_count, false, tiles.not_finite);
   block_barrier();
 #pragma unroll 1
   for (int i = 0; i < kWideStorage.open_tiles_count; ++i)

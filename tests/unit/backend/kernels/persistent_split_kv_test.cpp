@@ -200,11 +200,11 @@ const PlantedFault kPlantedFaults[] = {
     {"OnePlaceForBothPartialsOfACta", {"+ number) + (goes_on ? 1 : 0)", "+ number)"}},
     {"TheLastPartialElsewhere", {"(ends && i == count - 1 ? 1 : 0)", "0"}},
     {"APartLeftOut",
-     {"rows[i].add(lists[i].at(there ? part + next : 0), there)",
-      "rows[i].add(lists[i].at(there ? part + next : 0), there && part + next > 0)"}},
+     {"rows[i].add(lists[i].at(there ? part + next : 0, parts.floats), there)",
+      "rows[i].add(lists[i].at(there ? part + next : 0, parts.floats), there && part + next > 0)"}},
     {"ATeamsPartLeftOut",
-     {"+ row * kPartRow, last - first + 1, parts.floats, ends}",
-      "+ row * kPartRow, last - first, parts.floats, false}"}},
+     {"return {parts.of_team(call, first, true), last - first + 1, ends}",
+      "return {parts.of_team(call, first, true), last - first, false}"}},
     {"MergedWhoeverIsLast", {"last = count == shares;", "last = seen == 0;"}},
     {"SharedTilesAsTheCtasOwn", {"return tile.first < teams.first || tile.end() > end();", "return false;"}},
     {"NotedByNobody", {"open_tiles[right ? tiles.team : kTeams]", "open_tiles[tiles.team]"}},
@@ -223,8 +223,8 @@ TEST(PersistentSplitKvTiles, MayHaveOtherCountsOfParts) {
   const ProblemInputs inputs = inputs_of(test, {192, 320, 512});  // teams have 128 keys each
   const SplitKvShape shape = shape_of(test.problem, 16, 1);
   test::expect_right(check_of(test, inputs, shape));
-  const Fault twice{"rows[i].add(lists[i].at(there ? part + next : 0), there)",
-                    "rows[i].add(lists[i].at(there ? part + next : 0))"};
+  const Fault twice{"rows[i].add(lists[i].at(there ? part + next : 0, parts.floats), there)",
+                    "rows[i].add(lists[i].at(there ? part + next : 0, parts.floats))"};
   EXPECT_FALSE(check_of(test, inputs, shape, {.forward = twice, .of_both = kOnce}).passed());
 }
 

@@ -186,7 +186,7 @@ const PlantedFault kPlantedFaults[] = {
      "decode, pages",
      {"pages[position / kBlockRows * page_step]", "pages[(position / kBlockRows ^ 1) * page_step]"}},
     {"ARowOfAnotherPage", "decode, pages", {"from_lane(pages, (row + i) % 32)", "from_lane(pages, row % 32)"}},
-    {"ATileOfAnotherPage", "decode, large pages", {"* at = from.at(first) + row", "* at = from.at(0) + row"}},
+    {"ATileOfAnotherPage", "decode, large pages", {": from.at(first)) + row", ": from.at(0)) + row"}},
     {"LseByHeads", "decode, ragged", {"+ q) * call.heads_q + h", "+ q) + h * call.seq_q"}},
     {"BandFromAnotherRow", "a window at a position", {"first_q + call.lowest", "first_q + call.lowest + 64"}},
     {"ScalesOfAnotherColumn", "decode, scales of FP8 rows", {"factors + threadIdx.x % 4 * 2", "factors"}},

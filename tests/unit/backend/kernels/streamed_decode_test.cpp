@@ -47,7 +47,8 @@ CheckReport check_of(const checking::CheckCase& test, const ProblemInputs& input
 /// So many lengths from 0 to `longest`, in an order that repeats late.
 std::vector<std::int32_t> lengths_of(std::size_t count, std::int32_t longest) {
   std::vector<std::int32_t> lengths(count);
-  for (std::size_t i = 0; i < count; ++i) lengths[i] = static_cast<std::int32_t>(i * 37 % (longest + 1));
+  for (std::size_t i = 0; i < count; ++i)
+    lengths[i] = static_cast<std::int32_t>(i * 37 % static_cast<std::size_t>(longest + 1));
   return lengths;
 }
 
@@ -183,7 +184,7 @@ const PlantedFault kPlantedFaults[] = {
     {"SumsOfOneWarp", {"own += sums[warp * 32 + 31];", ";"}, false},
     {"NotedTwice", {"(!left || tiles.team == 0)", "true"}, false},
     {"PartialsMergedByNobody", {"if (!whole) end_open_tiles(", "if (whole) end_open_tiles("}, false},
-    {"MergedThoughNotLast", {"if (!tile.came_last ||", "if ("}, false},
+    {"MergedWhoeverIsLast", {"last = count == shares;", "last = seen == 0;"}, false},
 };
 INSTANTIATE_TEST_SUITE_P(Faults, StreamedDecodeFaults, ::testing::ValuesIn(kPlantedFaults),
                          [](const auto& fault) { return std::string(fault.param.name); });
