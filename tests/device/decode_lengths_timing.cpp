@@ -219,7 +219,7 @@ std::vector<SplitKvShape> compared_shapes(const AttentionProblem& problem, const
       std::clamp<std::int64_t>(problem.heads_q / problem.heads_kv * problem.seq_q, kFewestRows, kMostRows);
   std::erase_if(shapes, [&](const SplitKvShape& shape) { return shape.queries != rows; });
   if (rows == kFewestRows && streamed_split_kv_objections(problem).empty())
-    for (const int warps : {8, kStreamedWarps, 5, 4}) shapes.push_back(streamed_split_kv_shape(warps, problem, device));
+    for (const int warps : {kStreamedWarps, 7, 5, 4}) shapes.push_back(streamed_split_kv_shape(warps, problem, device));
   if (hopper_objections(problem, Direction::kForward, kHopperCapability).empty() &&
       hopper_split_kv_objections(problem).empty()) {
     for (const SplitKvShape& shape : hopper_split_kv_shapes(problem, device.multiprocessors)) shapes.push_back(shape);

@@ -29,7 +29,7 @@ constexpr Walk kByWarps{0.005, 0, 7.25, 0.095, 0.885, 0.0007, 0.002},
 constexpr double kWarps = 8;
 /// The streamed kernel where sequences are so short that teams take whole tiles of rows: its loads are in flight all
 /// the time.
-constexpr Walk kStreamed{0.005, 0, 7.25, 0.095, 0.93, 0.0001, 0.002};
+constexpr Walk kStreamed{0.005, 0, 7.25, 0.095, 0.93, 0.0005, 0.002};
 constexpr std::int64_t kShortSequences = 1024, kWholeTilesOfCta = 6;
 bool takes_whole_tiles(const SplitKvShape& shape, const AttentionProblem& p) {
   return shape.streamed && p.seq_kv <= kShortSequences &&

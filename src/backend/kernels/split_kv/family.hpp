@@ -65,7 +65,7 @@ std::vector<SplitKvShape> persistent_split_kv_shapes(const AttentionProblem& pro
 /// many stages as there is room for.
 SplitKvShape streamed_split_kv_shape(int warps, const AttentionProblem& problem, const DeviceProperties& device);
 /// The warps of it that the planner offers.
-inline constexpr int kStreamedWarps = 7;
+inline constexpr int kStreamedWarps = 8;
 /// Why there is none where there are persistent_split_kv_shapes(); empty where there is one.
 std::vector<UnsupportedReason> streamed_split_kv_objections(const AttentionProblem& problem);
 /// Whether only device memory knows how many keys a sequence has, because they are paged or varlen.
