@@ -195,7 +195,8 @@ TEST(StreamedDecodeShapes, AreForKeysOfTheQueriesDtypeAndNarrowHeads) {
     problem.dim_qk = problem.dim_v = dim;
     EXPECT_TRUE(streamed_split_kv_objections(problem).empty()) << dim;
     const SplitKvShape shape = streamed_split_kv_shape(kStreamedWarps, problem, device_of_six());
-    EXPECT_GE(shape.stages, 3) << dim;
+    // Eight warps of two stages were faster than seven of three (bench/results/decode_lengths.json).
+    EXPECT_GE(shape.stages, dim == 128 ? 2 : 3) << dim;
     EXPECT_LE(split_kv_shared_bytes(shape, dim, dim), 232448U) << dim;
   }
   problem.dim_v = 192;
