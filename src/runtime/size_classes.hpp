@@ -48,9 +48,9 @@ struct Fastest {
 /// Any thread may ask.
 class FastestPlans {
  public:
-  /// Without a backend where none is known, and without candidates where their plans are gone. One that only serves is
-  /// not known for the next kMostLooks sizes once a plan of some size was there when it was asked for: plans of other
-  /// sizes may have been built ahead, too.
+  /// Without a backend where none is known, and without candidates where their plans are gone. Where a plan of some
+  /// size was there when it was asked for, plans of other sizes may have been built ahead, too. One that only serves is
+  /// then not known for the next kMostLooks sizes.
   Fastest find(const SizeClass& size_class);
   void remember(const SizeClass& size_class, const Fastest& fastest);
 
