@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import scoremod
+import scoremod.torch.api
 from scoremod import Offsets
 from scoremod.torch import eager_calls, explain, flex_attention
 
@@ -238,3 +239,17 @@ def test_a_step_of_decoding_has_no_mask():
         found = flex_attention(query, pages, pages, score_mod, mask_mod="causal_bottom_right", **options)
         expected = flex_attention(query, pages, pages, score_mod, mask_mod=lambda b, h, q, kv: q >= kv, q_start="bottom_right", **options)
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("queries", [1, 2])
+def test_a_step_by_the_masks_name_is_a_call_without_functions(queries, monkeypatch):
+    """So it is made as repeated calls are, in a third of the time."""
+    q, k, v = (torch.randn(2, 2, rows, 8) for rows in (queries, 9, 9))
+    expected = flex_attention(q, k, v, mask_mod=lambda b, h, i, j: i + 9 - queries >= j)
+    asked = []
+    started = scoremod.torch.api.started
+    monkeypatch.setattr("scoremod.torch.api.started", lambda *arguments: asked.append(arguments) or started(*arguments))
+    torch.testing.assert_close(flex_attention(q, k, v, mask_mod="causal_bottom_right"), expected)
+    assert len(asked) == (queries > 1)
+    with pytest.raises(scoremod.InvalidArgumentError, match="expected no offsets beside it"):
+        flex_attention(q, k, v, mask_mod="causal_bottom_right", offsets=scoremod.Offsets(query=1))

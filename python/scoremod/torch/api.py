@@ -30,7 +30,7 @@ from scoremod.torch.open_sizes import hold_open_sizes
 from scoremod.torch.other_arguments import ELSEWHERE, refuse_tensor
 from scoremod.torch.outputs import check_out, copied_to
 from scoremod.torch.parts import taken_part
-from scoremod.torch.query_starts import started
+from scoremod.torch.query_starts import is_step, started
 from scoremod.torch.repeated_calls import remember, repeated
 from scoremod.torch.sequences import SequenceArguments, placed_of
 from scoremod.signatures import Backends, MaskName, NewSizes
@@ -182,6 +182,8 @@ def flex_attention(
         check_out(out, query)
     if isinstance(mask_mod, str):
         mask_mod, q_start = named(mask_mod, q_start)
+        if score_mod is None and q_offsets is None and offsets is NO_OFFSETS and is_step(mask_mod, q_start, query):
+            mask_mod = q_start = None
     if token_list is not None:
         places = {"page_table": page_table, "q_offsets": q_offsets, "kv_offsets": kv_offsets, "max_length": max_length}
         return attend_to_lists(

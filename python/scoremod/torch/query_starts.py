@@ -15,6 +15,12 @@ from scoremod.torch.sequences import SequenceArguments, dense_int32
 from scoremod.user_functions import check_callable
 
 
+def is_step(mask_mod, q_start, query):
+    """Whether a call's only query stands at the last key, so that a causal mask keeps all: known without a look at the rest of the call."""
+    is_one = isinstance(query, torch.Tensor) and query.dim() > 1 and is_bottom_right(q_start)
+    return is_one and without_needless_mask(mask_mod, query.shape[-2]) is None
+
+
 def started(q_start, query, key, sequences: SequenceArguments, score_mod, mask_mod, offsets):
     """(score_mod, mask_mod, offsets, whether these are a q_start alone) of flex_attention's arguments."""
     q_offsets, kv_offsets, page_table, lengths = sequences.q_offsets, sequences.kv_offsets, sequences.page_table, sequences.lengths
