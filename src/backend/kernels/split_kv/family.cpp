@@ -222,6 +222,17 @@ std::vector<UnsupportedReason> objections(const Work& work, const DeviceProperti
   return split_kv_objections(work.problem.problem);
 }
 
+/// The streamed shape of as many warps as the device's shared memory has room for.
+SplitKvShape streamed_shape(const AttentionProblem& problem, const DeviceProperties& device) {
+  SplitKvShape shape = streamed_split_kv_shape(kStreamedWarps, problem, device);
+  const auto fits = [&] {
+    return std::cmp_less_equal(split_kv_shared_bytes(shape, problem.dim_qk, problem.dim_v),
+                               device.shared_memory_per_block);
+  };
+  while (shape.warps > 1 && !fits()) shape = streamed_split_kv_shape(shape.warps - 1, problem, device);
+  return shape;
+}
+
 Variants variants(const Work& work, const DeviceProperties& device, std::vector<UnsupportedReason>& reasons) {
   if (work.direction == Direction::kBackward) return {};
   const AttentionProblem& problem = work.problem.problem;
@@ -234,7 +245,7 @@ Variants variants(const Work& work, const DeviceProperties& device, std::vector<
   if (has_lengths_in_memory(problem)) {
     const std::vector<UnsupportedReason> against = streamed_split_kv_objections(problem);
     reasons.insert(reasons.end(), against.begin(), against.end());
-    if (against.empty()) add({streamed_split_kv_shape(kStreamedWarps, problem, device)});
+    if (against.empty()) add({streamed_shape(problem, device)});
   }
   if (problem.dim_v > kWidestHead && device.compute_capability == kHopperCapability) {
     const std::vector<UnsupportedReason> against = wide_split_kv_objections(problem);

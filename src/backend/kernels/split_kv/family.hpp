@@ -64,7 +64,7 @@ std::vector<SplitKvShape> persistent_split_kv_shapes(const AttentionProblem& pro
 /// The persistent shape of 16 rows whose loads run on from one tile of rows to the next, with so many warps. It has as
 /// many stages as there is room for.
 SplitKvShape streamed_split_kv_shape(int warps, const AttentionProblem& problem, const DeviceProperties& device);
-/// The warps of it that the planner offers.
+/// The warps of it that the planner offers, or fewer where shared memory has no room for them.
 inline constexpr int kStreamedWarps = 8;
 /// Why there is none where there are persistent_split_kv_shapes(); empty where there is one.
 std::vector<UnsupportedReason> streamed_split_kv_objections(const AttentionProblem& problem);

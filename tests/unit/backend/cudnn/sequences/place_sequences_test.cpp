@@ -182,7 +182,7 @@ TEST(PlaceSequences, CopiesPageTablesWithPagesOfThePoolAlone) {
 }
 
 TEST(PlaceSequences, MasksTheOnlyKeyOfASequenceWithoutKeys) {
-  const Lengths pages{0, 1, 2, 3, 4, 3}, lengths{0, 40};
+  const Lengths pages{0, 1, 2, 3, 4, 5, 6, 0}, lengths{0, 40};
   Call call(paged_problem(), Direction::kForward);
   call.bind("page_table_k", pages);
   call.bind("page_table_v", pages);
