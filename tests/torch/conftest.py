@@ -77,10 +77,17 @@ def assert_sizes(direction, tensors):
     q, k, v, o = tensors[:4]
     names = [name for name, _ in direction.of_all.operands]
     operands = dict(zip(names, tensors[len(tensors) - len(names) :], strict=True))
-    numbers = [number for tensor in (q, k, v, o) for number in tensor.stride()]
+    strides = [each.stride() if each.dim() == 4 else (0, each.stride(1), each.stride(0), each.stride(2)) for each in (q, k, v, o)]
+    numbers = [number for own in strides for number in own]
     for name, _, has_strides in direction._prepared._operands:
         numbers += [*operands[name].shape, *(operands[name].stride() if has_strides else ())]
     assert [*direction._numbers] == numbers
+    if q.dim() == 3:
+        lengths = [operands[name].diff().tolist() for name in ("offsets_q", "offsets_kv")]
+        batch, heads, heads_kv, *longest, tokens_q, tokens_kv, blocks, columns = direction._sizes
+        assert (batch, heads, heads_kv, tokens_q, tokens_kv, blocks, columns) == (len(lengths[0]), q.shape[1], k.shape[1], q.shape[0], k.shape[0], 0, 0)
+        assert all(most >= max(own) and most * batch >= sum(own) for most, own in zip(longest, lengths, strict=True))
+        return
     pages = operands.get("page_table_k")
     keys, blocks = (k.shape[2], (0, 0)) if pages is None else (k.shape[2] * pages.shape[1], (k.shape[0], pages.shape[1]))
     assert tuple(direction._sizes) == (q.shape[0], q.shape[1], k.shape[1], q.shape[2], keys, 0, 0, *blocks)

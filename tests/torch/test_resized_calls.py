@@ -338,3 +338,53 @@ def test_short_memory_is_refused_at_a_new_size(random):
             short.untyped_storage().resize_(left)
             with pytest.raises(ValueError, match="expected (v|value)'s storage to have"):
                 flex_attention(q, k[:, :, :27].contiguous(), short)
+
+
+def offsets_of(lengths):
+    return torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+
+
+@pytest.mark.parametrize("says_longest", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "slopes", "causal", "sink"])
+def test_ragged_sequences_of_other_sizes(kind, says_longest, random, resized, monkeypatch):
+    options = modifiers(random)[kind] | {"enable_gqa": True}
+    if says_longest:
+        options["max_length"] = 24
+    with torch.no_grad():
+        for sequences in (2, 2, 3, 1, 4, 2, 3):
+            of_queries, of_keys = (torch.randint(0, 17, (sequences,), generator=random).tolist() for _ in range(2))
+            of_queries[0], of_keys[0] = 16, 16  # so that the next power of two is the same
+            q = torch.randn(sum(of_queries), H, D, generator=random)
+            k, v = torch.randn(2, sum(of_keys), HEADS_KV, D, generator=random).unbind()
+            given = dict(options, q_offsets=offsets_of(of_queries), kv_offsets=offsets_of(of_keys))
+            assert same(flex_attention(q, k, v, **given), anew(q, k, v, monkeypatch=monkeypatch, **given))
+    assert resized.count(True) >= 4
+
+
+def test_a_ragged_step_goes_on_with_other_tokens(random, resized, nothing_compiled):
+    """Queries, keys and values of one packed tensor, whose offsets are the same tensor."""
+    with torch.no_grad():
+        for lengths in ([5, 9], [4, 16, 2], [16]):
+            packed = torch.randn(sum(lengths), 3 * H, D, generator=random)
+            q, k, v = packed.split(H, 1)
+            offsets = offsets_of(lengths)
+            found = flex_attention(q, k, v, q_offsets=offsets, max_length=16)
+            for first, end in zip(offsets[:-1], offsets[1:]):
+                one = [x[first:end].transpose(0, 1)[None] for x in (q, k, v)]
+                torch.testing.assert_close(found[first:end], flex_attention(*one)[0].transpose(0, 1))
+
+
+@pytest.mark.parametrize("offsets", [[0, 4, 7], [1, 4, 8], [0, 8, 8], [0, 5, 4, 8], [0, 8, 9], [0, -1, 8]])
+def test_ragged_offsets_that_do_not_fit_go_the_long_way(offsets, random, resized, monkeypatch):
+    """They leave tokens to no sequence, descend, or are of a longer sequence than there may be."""
+    with torch.no_grad():
+        for tokens in (6, 7):
+            x = torch.randn(tokens, H, D, generator=random)
+            flex_attention(x, x, x, q_offsets=offsets_of([3, tokens - 3]), max_length=6)
+        resized.clear()
+        x, given = torch.randn(8, H, D, generator=random), {"q_offsets": torch.tensor(offsets, dtype=torch.int32), "max_length": 6}
+        if offsets in ([0, 4, 7], [1, 4, 8]):
+            assert same(flex_attention(x, x, x, **given), anew(x, x, x, monkeypatch=monkeypatch, **given))
+        else:
+            with pytest.raises(ValueError, match="max_length|do not descend"):
+                flex_attention(x, x, x, **given)

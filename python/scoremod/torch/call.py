@@ -112,12 +112,12 @@ class Call(NamedTuple):
         if self.place == PAGED:
             return Paged(bound[0].shape[1])
         sequences = bound[0].shape[0] - 1
-        longest = [self._longest(*each, sequences) for each in zip(self.longest, (q.shape[0], k.shape[0]))]
+        longest = [self.longest_of(side, tokens, sequences) for side, tokens in enumerate((q.shape[0], k.shape[0]))]
         return Ragged(sequences, *longest) if self.place == RAGGED else RaggedPaged(sequences, longest[0], bound[1].shape[1])
 
-    @staticmethod
-    def _longest(most, tokens, sequences):
-        """The most tokens of a sequence, or what it takes for all to have room in one: some tokens may be in none."""
+    def longest_of(self, side, tokens, sequences):
+        """The most queries (side 0) or keys (side 1) of a sequence, or what it takes for all to have room in one: some tokens may be in none."""
+        most = self.longest[side]
         return tokens if most is None else max(most, -(-tokens // sequences))
 
     def sizes(self, q, k, v, bound, *, may_be_empty=False):

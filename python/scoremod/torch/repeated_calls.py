@@ -233,7 +233,8 @@ class Entry:
     def resized(self, tensors, looks):
         """The Entry of other sizes; None where the long way is to be gone."""
         at = self.route.resizing.at(tensors, looks)
-        return None if at is None else Entry(self.route, self._checks, looks, at)
+        checks = None if at is None else self.route.resizing.checks(tensors, self._checks)
+        return None if checks is None else Entry(self.route, checks, looks, at)
 
     def settled(self, guard=None):
         """The Entry of the same sizes, which came again: one whose calls take less time, and which takes more to be made."""

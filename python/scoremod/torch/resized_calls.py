@@ -4,6 +4,7 @@ This holds of calls without a backward whose operands are the caller's tensors a
 way, which says what is wrong. In generation keys and values grow, and the other tensors look as before. What follows from those is kept beside their looks.
 """
 
+import functools
 import itertools
 import operator
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 from scoremod.decode_masks import keeps_keys_up_to_the_query
 from scoremod.program import AXES
 from scoremod.torch.asked_sizes import answer_alike, axes_of
-from scoremod.torch.call import PAGED
+from scoremod.torch.call import PAGED, RAGGED
 from scoremod.torch.captures import Computed, Extents
 from scoremod.torch.looks import dense
 from scoremod.torch.prepared_calls import AtNewSizes, layout_of
+from scoremod.torch.sequences import known_lengths
 from scoremod.torch.strides import output_strides, taken
 
 
@@ -53,7 +55,7 @@ class Resizing:
         self._sizes, self._has_lse, self._may_be_like_query = call.compiled.sizes, call.has_lse, call.may_be_like_query
         self._of_all, self._layout = call.compiled.forward.of_all, layout_of(self._sizes)
         looks = self._of_all.looks
-        (*_, self._heads, _, self._dim), (_, self._heads_kv, self._block, _), (*_, self._dim_v) = (looks[name].shape for name in "qkv")
+        self._know_shapes(*(looks[name].shape for name in "qkv"))
         self._is_paged = call.call.place == PAGED
         # Heads are those of the call, and so are the answers of what asks for nothing else.
         self._guards = [each for each in call.traced.guards if axes_of(each[0]) - {"h"}]
@@ -75,7 +77,8 @@ class Resizing:
     @staticmethod
     def of(call, places, sized):
         """The Resizing of an EagerCall; None where it is one that goes the long way. places, sized: as in __init__()."""
-        is_plain = call.direct() is not None and call.takes_all and not call.wants_backward and call.call.place in (None, PAGED)
+        is_ragged = call.call.place == RAGGED
+        is_plain = call.direct() is not None and call.takes_all and not call.wants_backward and (is_ragged or call.call.place in (None, PAGED))
         if not is_plain or call.call.has_offsets or call.call.factors or call.call.max_scores:
             return None
         if call.compiled.sizes.strided != ("q", "k", "v", "o"):  # at() writes theirs in this order
@@ -83,9 +86,17 @@ class Resizing:
         for _, source in call.traced.at(call.extents):
             if not isinstance(source, Computed) and (source.fixed or source.order != tuple(range(len(source.order)))):
                 return None
-        if call.traced.has_limits() or any(len(call.compiled.forward.of_all.looks[name].shape) != 4 for name in "qkv"):
+        if call.traced.has_limits() or any(len(call.compiled.forward.of_all.looks[name].shape) != (3 if is_ragged else 4) for name in "qkv"):
             return None
-        return Resizing(call, places, sized)
+        return (_RaggedResizing if is_ragged else Resizing)(call, places, sized)
+
+    def checks(self, tensors, kept):
+        """The checks of integers in host memory (repeated_calls.Entry) of calls that look like these tensors; None where their numbers do not fit. kept: those of the
+        call's."""
+        return kept
+
+    def _know_shapes(self, shape_q, shape_k, shape_v):
+        (*_, self._heads, _, self._dim), (_, self._heads_kv, self._block, _), (*_, self._dim_v) = shape_q, shape_k, shape_v
 
     def at(self, tensors, looks):
         """The AtNewSizes of tensors of the ranks and dtypes of the call's; None where the long way is to be gone. looks: (shape, strides) of each tensor."""
@@ -93,8 +104,8 @@ class Resizing:
             if looks[place] != look:
                 return None
         look_q, look_k, look_v = looks[:3]
-        counts, paged = self._counts(look_q[0], look_k[0], look_v[0], looks)
-        if counts is None or paged is None:
+        counts, placed = self._counts(look_q[0], look_k[0], look_v[0], looks)
+        if counts is None or placed is None:
             return None
         # Each is read once: another thread may put the one of its own call there.
         of_query, of_operands = self._of_query, self._of_operands
@@ -110,8 +121,9 @@ class Resizing:
             return None
         batch, heads, queries, keys = counts
         # Sums of tuples take a third of the time of lists that are made of them.
-        numbers = look_q[1] + look_k[1] + look_v[1] + of_query.strides + of_operands.numbers
-        sizes = (batch, heads, self._heads_kv, queries, keys, 0, 0) + paged
+        lies = self._lies
+        numbers = lies(look_q[1]) + lies(look_k[1]) + lies(look_v[1]) + lies(of_query.strides) + of_operands.numbers
+        sizes = (batch, heads, self._heads_kv, queries, keys) + placed
         made = AtNewSizes.of(self._of_all, self._sizes, self._layout, sizes, numbers, looks[:3] + of_query.results + operands)
         made.rows, made.is_like_query = of_query.rows, of_query.is_like_query
         return made
@@ -143,6 +155,11 @@ class Resizing:
         return found
 
     @staticmethod
+    def _lies(strides):
+        """Strides of batch, head, sequence and dim, of a tensor's."""
+        return strides
+
+    @staticmethod
     def _is_taken(tensor, look):
         """Whether query, key or value is taken as it lies."""
         if tensor.is_contiguous():
@@ -156,24 +173,24 @@ class Resizing:
         return is_part or taken(tensor, is_only_read=True) is tensor
 
     def _counts(self, shape_q, shape_k, shape_v, looks):
-        """((batch, heads, queries, keys), (blocks, blocks of a sequence)) of tensors of these looks.
+        """((batch, heads, queries, keys), (tokens of queries, of keys, blocks, blocks of a sequence)) of tensors of these looks.
 
         None, None where they do not fit together, or where they have other heads.
         """
         (batch, heads, queries, dim), (blocks, heads_kv, keys, dim_k) = shape_q, shape_k
         if heads != self._heads or heads_kv != self._heads_kv or dim != self._dim or dim_k != dim or shape_v != (blocks, heads_kv, keys, self._dim_v):
             return None, None
-        paged = 0, 0
+        placed = 0, 0, 0, 0
         if self._is_paged:
             rows, columns = looks[self._places[self._count]][0]
             if keys != self._block or rows != batch:
                 return None, None
-            keys, paged = keys * columns, (blocks, columns)
+            keys, placed = keys * columns, (0, 0, blocks, columns)
         elif blocks != batch:
             return None, None
         if not batch * queries * keys * blocks or (self._is_causal and queries == 1 < keys):  # which is warned of
             return None, None
-        return (batch, heads, queries, keys), paged
+        return (batch, heads, queries, keys), placed
 
     def _hold(self, tensors, operands, counts):
         """Whether the operands are read as they are at these sizes."""
@@ -188,3 +205,54 @@ class Resizing:
             if shape != expected:
                 return False
         return True
+
+
+class _RaggedResizing(Resizing):
+    """That of sequences one after the other. A call brings how many there are, and how many tokens; the most that one has is the first call's, or all tokens."""
+
+    def checks(self, tensors, kept):
+        if not kept:  # in device memory, where nobody reads them
+            return kept
+        checks = []
+        for place, of, longest in zip(self._places[self._count :], (0, 1), self._call.call.longest):
+            tokens = tensors[of].shape[0]
+            # Calls that leave tokens to no sequence are made of the others (covered_tokens).
+            fits = longest, 0, tokens
+            if longest is None or known_lengths(tensors[place], tokens, longest) != fits:
+                return None
+            checks.append((place, functools.partial(_are_of, fits)))
+        return tuple(checks)
+
+    def _know_shapes(self, shape_q, shape_k, shape_v):
+        (_, self._heads, self._dim), (_, self._heads_kv, _), (*_, self._dim_v) = shape_q, shape_k, shape_v
+        self._block = None
+
+    @staticmethod
+    def _lies(strides):
+        of_token, of_head, of_dim = strides
+        return 0, of_head, of_token, of_dim
+
+    @staticmethod
+    def _is_taken(tensor, look):
+        return tensor.is_contiguous() or taken(tensor, is_only_read=True) is tensor
+
+    def _counts(self, shape_q, shape_k, shape_v, looks):
+        (tokens_q, heads, dim), (tokens_kv, heads_kv, dim_k) = shape_q, shape_k
+        if heads != self._heads or heads_kv != self._heads_kv or dim != self._dim or dim_k != dim or shape_v != (tokens_kv, heads_kv, self._dim_v):
+            return None, None
+        batch = looks[self._places[self._count]][0][0] - 1
+        if batch < 1 or not tokens_q * tokens_kv:
+            return None, None
+        queries, keys = map(self._call.call.longest_of, (0, 1), (tokens_q, tokens_kv), (batch, batch))
+        return (batch, heads, queries, keys), (tokens_q, tokens_kv, 0, 0)
+
+    def _hold(self, tensors, operands, counts):
+        # Both offsets have a number more than there are sequences.
+        offsets = operands[self._count : self._count + 2]
+        return all(shape == (counts[0] + 1,) for shape, _ in offsets) and super()._hold(tensors, operands, counts)
+
+
+def _are_of(fits, offsets, key):
+    """Whether offsets are of sequences that all tokens are in, none of which is longer than it may be."""
+    longest, _, tokens = fits
+    return known_lengths(offsets, tokens, longest) == fits
