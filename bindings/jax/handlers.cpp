@@ -119,8 +119,8 @@ template <std::size_t Prepared::*kNeeded>
 ffi::Error initialize_on_cuda(std::int32_t device, CudaState* state, ffi::RemainingRets results) {
   return guarded([&] { state->prepare_within(device, kNeeded, workspace_bytes(results)); });
 }
-constexpr auto initialize_forward_on_cuda = initialize_on_cuda<&Prepared::forward_workspace>;
-constexpr auto initialize_backward_on_cuda = initialize_on_cuda<&Prepared::backward_workspace>;
+constexpr auto kInitializeForwardOnCuda = initialize_on_cuda<&Prepared::forward_workspace>;
+constexpr auto kInitializeBackwardOnCuda = initialize_on_cuda<&Prepared::backward_workspace>;
 
 ffi::Error forward_on_cpu(CpuState* state, ffi::RemainingArgs arguments, ffi::RemainingRets results,
                           ffi::Dictionary attributes) {
@@ -154,8 +154,8 @@ ffi::ErrorOr<std::unique_ptr<State>> instantiate_any_size(ffi::Dictionary attrib
   if (error.failure()) return ffi::Unexpected(error);
   return state;
 }
-constexpr auto instantiate_any_size_on_cpu = instantiate_any_size<CpuAnySizeState>;
-constexpr auto instantiate_any_size_on_cuda = instantiate_any_size<CudaAnySizeState>;
+constexpr auto kInstantiateAnySizeOnCpu = instantiate_any_size<CpuAnySizeState>;
+constexpr auto kInstantiateAnySizeOnCuda = instantiate_any_size<CudaAnySizeState>;
 
 ffi::Error initialize_any_size_on_cuda(std::int32_t device, CudaAnySizeState* state, ffi::RemainingArgs arguments) {
   return guarded([&] { state->prepared(arguments, device); });
@@ -176,16 +176,16 @@ ffi::Error any_size_on_cpu(CpuAnySizeState* state, ffi::RemainingArgs arguments,
                            ffi::Dictionary attributes) {
   return run_any_size(kRun, {}, *state, arguments, results, attributes);
 }
-constexpr auto forward_any_size_on_cpu = any_size_on_cpu<run_forward>;
-constexpr auto backward_any_size_on_cpu = any_size_on_cpu<run_backward>;
+constexpr auto kForwardAnySizeOnCpu = any_size_on_cpu<run_forward>;
+constexpr auto kBackwardAnySizeOnCpu = any_size_on_cpu<run_backward>;
 
 template <Run kRun>
 ffi::Error any_size_on_cuda(std::int32_t device, void* stream, CudaAnySizeState* state, ffi::RemainingArgs arguments,
                             ffi::RemainingRets results, ffi::Dictionary attributes) {
   return run_any_size(kRun, {device, stream}, *state, arguments, results, attributes);
 }
-constexpr auto forward_any_size_on_cuda = any_size_on_cuda<run_forward>;
-constexpr auto backward_any_size_on_cuda = any_size_on_cuda<run_backward>;
+constexpr auto kForwardAnySizeOnCuda = any_size_on_cuda<run_forward>;
+constexpr auto kBackwardAnySizeOnCuda = any_size_on_cuda<run_backward>;
 
 auto bind_initialize() {
   return ffi::Ffi::BindInitialize().Ctx<ffi::DeviceOrdinal>().Ctx<ffi::State<CudaState>>().RemainingRets();
@@ -241,9 +241,8 @@ extern "C" SCOREMOD_JAX_SYMBOL void scoremod_jax_use_device(std::int32_t ordinal
 
 SCOREMOD_JAX_HANDLER(scoremod_jax_instantiate_cpu, instantiate_on_cpu, xla::ffi::Ffi::BindInstantiate().Attrs());
 SCOREMOD_JAX_HANDLER(scoremod_jax_instantiate_cuda, instantiate_on_cuda, xla::ffi::Ffi::BindInstantiate().Attrs());
-SCOREMOD_JAX_HANDLER(scoremod_jax_initialize_forward_cuda, initialize_forward_on_cuda,
-                     scoremod::jax::bind_initialize());
-SCOREMOD_JAX_HANDLER(scoremod_jax_initialize_backward_cuda, initialize_backward_on_cuda,
+SCOREMOD_JAX_HANDLER(scoremod_jax_initialize_forward_cuda, kInitializeForwardOnCuda, scoremod::jax::bind_initialize());
+SCOREMOD_JAX_HANDLER(scoremod_jax_initialize_backward_cuda, kInitializeBackwardOnCuda,
                      scoremod::jax::bind_initialize());
 SCOREMOD_JAX_HANDLER(scoremod_jax_forward_cpu, forward_on_cpu, scoremod::jax::bind_on_cpu<scoremod::jax::CpuState>());
 SCOREMOD_JAX_HANDLER(scoremod_jax_forward_cuda, forward_on_cuda,
@@ -253,18 +252,18 @@ SCOREMOD_JAX_HANDLER(scoremod_jax_backward_cuda, backward_on_cuda,
                      scoremod::jax::bind_on_cuda<scoremod::jax::CudaState>(), {xla::ffi::Traits::kCmdBufferCompatible});
 
 // Without the trait that lets XLA record them in a CUDA graph, where calls could not allocate their workspace.
-SCOREMOD_JAX_HANDLER(scoremod_jax_instantiate_any_size_cpu, instantiate_any_size_on_cpu,
+SCOREMOD_JAX_HANDLER(scoremod_jax_instantiate_any_size_cpu, kInstantiateAnySizeOnCpu,
                      xla::ffi::Ffi::BindInstantiate().Attrs());
-SCOREMOD_JAX_HANDLER(scoremod_jax_instantiate_any_size_cuda, instantiate_any_size_on_cuda,
+SCOREMOD_JAX_HANDLER(scoremod_jax_instantiate_any_size_cuda, kInstantiateAnySizeOnCuda,
                      xla::ffi::Ffi::BindInstantiate().Attrs());
 SCOREMOD_JAX_HANDLER(scoremod_jax_initialize_any_size_cuda, initialize_any_size_on_cuda,
                      scoremod::jax::bind_initialize_any_size());
-SCOREMOD_JAX_HANDLER(scoremod_jax_forward_any_size_cpu, forward_any_size_on_cpu,
+SCOREMOD_JAX_HANDLER(scoremod_jax_forward_any_size_cpu, kForwardAnySizeOnCpu,
                      scoremod::jax::bind_on_cpu<scoremod::jax::CpuAnySizeState>());
-SCOREMOD_JAX_HANDLER(scoremod_jax_backward_any_size_cpu, backward_any_size_on_cpu,
+SCOREMOD_JAX_HANDLER(scoremod_jax_backward_any_size_cpu, kBackwardAnySizeOnCpu,
                      scoremod::jax::bind_on_cpu<scoremod::jax::CpuAnySizeState>());
-SCOREMOD_JAX_HANDLER(scoremod_jax_forward_any_size_cuda, forward_any_size_on_cuda,
+SCOREMOD_JAX_HANDLER(scoremod_jax_forward_any_size_cuda, kForwardAnySizeOnCuda,
                      scoremod::jax::bind_on_cuda<scoremod::jax::CudaAnySizeState>());
-SCOREMOD_JAX_HANDLER(scoremod_jax_backward_any_size_cuda, backward_any_size_on_cuda,
+SCOREMOD_JAX_HANDLER(scoremod_jax_backward_any_size_cuda, kBackwardAnySizeOnCuda,
                      scoremod::jax::bind_on_cuda<scoremod::jax::CudaAnySizeState>());
 // NOLINTEND(readability-identifier-naming)
