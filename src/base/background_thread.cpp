@@ -16,7 +16,7 @@ BackgroundThread::EndWithMainThread::~EndWithMainThread() {
 BackgroundThread::State& BackgroundThread::state() {
   if (state_->process != process_id()) {
     // Nobody can join the parent's thread here, or destroy what it waits on; its jobs may hold the parent's plans.
-    static_cast<void>(state_.release());
+    [[maybe_unused]] const State* const left = state_.release();
     state_ = std::make_unique<State>();
   }
   return *state_;

@@ -144,7 +144,8 @@ std::pair<RequestQueue::Callback, std::future<Reply>> promised() {
 RequestQueue::RequestQueue(const RequestQueueOptions& options) : state_(std::make_unique<State>(options)) {}
 RequestQueue::~RequestQueue() {
   // Threads that are not there can't be joined, and what they waited for can't be destroyed.
-  if (!state_->is_of_this_process()) static_cast<void>(state_.release());
+  if (state_->is_of_this_process()) return;
+  [[maybe_unused]] const State* const left = state_.release();
 }
 
 void RequestQueue::submit(std::shared_ptr<const Attention> attention, ForwardArgs args, Callback callback) {

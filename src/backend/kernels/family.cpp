@@ -142,6 +142,7 @@ device::TensorArgument dense_argument(const AttentionProblem& problem, TensorRol
 
 }  // namespace
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved
 void Holes::add(std::string_view name, Value value) {
   if (!values_.try_emplace(name, std::move(value)).second) fail_bug("hole '", name, "' of kernel text is filled twice");
 }
@@ -163,6 +164,7 @@ std::string render(const KernelSource& source, const Module& module, const Repla
 
 std::vector<std::string> render_modules(const KernelSource& source) {
   std::vector<std::string> texts;
+  texts.reserve(source.modules.size());
   for (const Module& module : source.modules) texts.push_back(render(source, module));
   return texts;
 }
