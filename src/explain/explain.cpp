@@ -24,6 +24,7 @@ namespace {
 
 std::vector<CompilerStep> steps_of(const runtime::KnownStructure& known, const ExplainOptions& options) {
   std::vector<CompilerStep> steps;
+  steps.reserve(known.steps.size());
   for (const compiler::StepReport& report : known.steps)
     steps.push_back({report.name, report.microseconds, options.step_programs ? report.program : ""});
   return steps;
