@@ -17,7 +17,7 @@ from scoremod.torch.eager_calls import EagerCall
 from scoremod.torch.native import binding
 from scoremod.torch.prepared_calls import AtNewSizes
 from scoremod.torch.resized_calls import Resizing
-from scoremod.torch.sequences import known_lengths
+from scoremod.torch.sequences import has_known_lengths, known_lengths
 from scoremod.torch.watches import IS_NONE, watch_of
 
 try:
@@ -267,9 +267,4 @@ def _checks(given, plain, tensors):
     sides = [(q_offsets, query.shape[0], of_queries), (q_offsets if kv_offsets is None else kv_offsets, key.shape[0], of_keys)]
     if sides[0][0] is sides[1][0] and sides[0][1:] == sides[1][1:]:
         del sides[1]
-    return tuple([(_place_of(offsets, tensors), _same_lengths(offsets, *others)) for offsets, *others in sides])
-
-
-def _same_lengths(offsets, tokens, longest):
-    kept = known_lengths(offsets, tokens, longest)
-    return lambda offsets, _: known_lengths(offsets, tokens, longest) == kept
+    return tuple([(_place_of(offsets, tensors), has_known_lengths(known_lengths(offsets, *others), *others)) for offsets, *others in sides])

@@ -4,7 +4,6 @@ This holds of calls without a backward whose operands are the caller's tensors a
 way, which says what is wrong. In generation keys and values grow, and the other tensors look as before. What follows from those is kept beside their looks.
 """
 
-import functools
 import itertools
 import operator
 from typing import Any
@@ -16,7 +15,7 @@ from scoremod.torch.call import PAGED, RAGGED
 from scoremod.torch.captures import Computed, Extents
 from scoremod.torch.looks import dense
 from scoremod.torch.prepared_calls import AtNewSizes, layout_of
-from scoremod.torch.sequences import known_lengths
+from scoremod.torch.sequences import has_known_lengths, known_lengths
 from scoremod.torch.strides import output_strides, taken
 
 
@@ -220,7 +219,7 @@ class _RaggedResizing(Resizing):
             fits = longest, 0, tokens
             if longest is None or known_lengths(tensors[place], tokens, longest) != fits:
                 return None
-            checks.append((place, functools.partial(_are_of, fits)))
+            checks.append((place, has_known_lengths(fits, tokens, longest)))
         return tuple(checks)
 
     def _know_shapes(self, shape_q, shape_k, shape_v):
@@ -250,9 +249,3 @@ class _RaggedResizing(Resizing):
         # Both offsets have a number more than there are sequences.
         offsets = operands[self._count : self._count + 2]
         return all(shape == (counts[0] + 1,) for shape, _ in offsets) and super()._hold(tensors, operands, counts)
-
-
-def _are_of(fits, offsets, key):
-    """Whether offsets are of sequences that all tokens are in, none of which is longer than it may be."""
-    longest, _, tokens = fits
-    return known_lengths(offsets, tokens, longest) == fits

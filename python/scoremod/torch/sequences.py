@@ -107,6 +107,11 @@ def known_lengths(offsets, tokens, longest):
         return None
 
 
+def has_known_lengths(kept, tokens, longest):
+    """A check (repeated_calls.Entry) that the known_lengths() of offsets are these."""
+    return lambda offsets, _: known_lengths(offsets, tokens, longest) == kept
+
+
 def _checked(name, numbers, tokens, longest):
     """The most tokens that a sequence of these offsets has, and is taken to have. Without a given number that is the next power of two, so that other
     offsets seldom compile anything."""
